@@ -64,7 +64,7 @@ def test_a_run_sends_requests_only_to_its_endpoint(endpoint: str) -> None:
     assert report.findings == ()
     assert report.endpoint == endpoint
     paths = {http_request.path for http_request in requests if http_request.method == "POST"}
-    assert paths <= {f"/v1/{endpoint}", "/v1/messages/count_tokens", "/v1/no-such-path"}
+    assert paths <= {f"/v1/{endpoint}", "/v1/messages/count_tokens", "/v1/responses/compact", "/v1/no-such-path"}
 
 
 def test_requests_to_messages_have_the_headers_of_anthropic_clients() -> None:

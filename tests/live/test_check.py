@@ -69,6 +69,22 @@ def test_geminis_api_of_a_local_model_passes(server: Running) -> None:
     assert report.count(Verdict.PASS) > len(report.rules) - MAX_GEMINI_NOT_APPLICABLE
 
 
+def _assert_response_endpoints_pass(running: Running, model: str) -> None:
+    report = _check(running, model=model, endpoint="responses", only=("compact", "socket"))
+    _assert_passed(report)
+    assert [probe.verdict for probe in report.probes] == [Verdict.PASS, Verdict.PASS]
+
+
+def test_compaction_and_websockets_of_a_gateway_pass(backend: Upstream, tmp_path: Path) -> None:
+    with gateway(tmp_path, backend.url, options=LATE_HEADERS) as running:
+        _assert_response_endpoints_pass(running, "ideal")
+
+
+@pytest.mark.tier2
+def test_compaction_and_websockets_of_a_local_model_pass(server: Running) -> None:
+    _assert_response_endpoints_pass(server, server.model)
+
+
 @pytest.mark.parametrize(
     "only", [("text",), pytest.param(("usage", "choices", "tools", "mistakes"), marks=pytest.mark.tier3)]
 )

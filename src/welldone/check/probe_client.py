@@ -1,7 +1,8 @@
 """HTTP client of the probes: limits concurrent requests, retries an overloaded server, gives up on a dead one."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 import msgspec
@@ -13,6 +14,7 @@ from welldone.http import recording_client
 from welldone.http.address import Address, parse_url
 from welldone.http.connect import HttpClientError
 from welldone.http.recording_client import RecordedResponse
+from welldone.http.recording_socket import RecordingSocket, open_socket
 
 MAX_REPLY_BYTES = 2 * 2**20
 """Limit of a reply. The longest answer that a probe requests has some hundred chunks of less than 1 KB."""
@@ -92,6 +94,25 @@ class ProbeClient:
             responses.append(await self._send_limited(request, probe, abort_when))
         return responses
 
+    @asynccontextmanager
+    async def open_socket(self, path: str, probe: str) -> AsyncIterator[RecordingSocket]:
+        """Open a WebSocket until the block ends; it counts as one request.
+
+        Raises:
+            HttpClientError: there is no connection, or none of the network: the server runs in this process.
+            RefusedSocketError: the server answers without a WebSocket.
+        """
+        if self._record_response is not recording_client.record_response:
+            raise HttpClientError("WebSockets are checked over the network only")
+        timeout_s = self.settings.timeouts.reply_s
+        async with (
+            self._semaphore,
+            open_socket(
+                self.address, path, headers=(_user_agent(probe),), timeout_s=timeout_s, limit_bytes=MAX_REPLY_BYTES
+            ) as socket,
+        ):
+            yield socket
+
     def timeout_message(self) -> str:
         """The error message for a reply that timed out."""
         return f"timed out after {self.settings.timeouts.reply_s:g} s; {SLOW_SERVER_HINT}"
@@ -109,8 +130,7 @@ class ProbeClient:
                     request.method,
                     request.path,
                     body=request.body,
-                    # The User-Agent names the probe in the server's log.
-                    headers=(("User-Agent", f"welldone/{__version__} check ({probe})"), *request.headers),
+                    headers=(_user_agent(probe), *request.headers),
                     timeout_s=timeouts.reply_s,
                     idle_timeout_s=timeouts.reply_s,
                     limit_bytes=MAX_REPLY_BYTES,
@@ -128,6 +148,11 @@ class ProbeClient:
 def root_of(prefix: str) -> str:
     """The prefix of paths outside of the API: without its version."""
     return prefix.removesuffix("/v1").removesuffix("/v1beta")
+
+
+def _user_agent(probe: str) -> tuple[str, str]:
+    """The header that names the probe in the server's log."""
+    return "User-Agent", f"welldone/{__version__} check ({probe})"
 
 
 def _retry_delay_s(recording: RecordedResponse) -> float | None:

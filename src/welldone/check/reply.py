@@ -50,6 +50,8 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
     is_root: bool = False
     endpoint: str = "chat"
     """The endpoint whose rules apply to the reply."""
+    is_socket: bool = False
+    """Whether the body is a message on a WebSocket. Rules about HTTP and SSE do not apply to its reply."""
 
     @property
     def json(self) -> dict[str, Any] | None:

@@ -48,8 +48,10 @@ def _command_options(settings: CheckSettings) -> Iterator[str]:
 def repro_curl(settings: CheckSettings, request: ProbeRequest) -> str | None:
     """The request as a curl command whose output `welldone lint` reads; None where it is too long or not printable.
 
-    `-i` and `--raw` keep the response head and the chunked framing.
+    `-i` and `--raw` keep the response head and the chunked framing. There is none for a WebSocket.
     """
+    if request.is_socket:
+        return None
     url = settings.url.rstrip("/")
     root = root_of(url) if request.is_root else url
     words = ["curl", "-siN", "--raw", root + request.path, "-m", f"{settings.timeouts.reply_s:g}"]

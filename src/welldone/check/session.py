@@ -6,7 +6,8 @@ or knowledge of the request, are judged by the probe with `check_rule`.
 
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,10 @@ from welldone.check.applicability import applicable_rules
 from welldone.check.probe_client import OVERLOAD_STATUSES, AbortPredicate, ProbeClient, ServerFacts
 from welldone.check.reply import ProbeReply, ProbeRequest, RequestHeaders
 from welldone.check.settings import CheckDialect, Timeouts
+from welldone.check.socket_reply import as_response, is_event, is_last_message
 from welldone.http.connect import HttpClientError
+from welldone.http.recording_client import RecordedResponse
+from welldone.http.recording_socket import RecordingSocket, RefusedSocketError, SocketRecording
 from welldone.protocol.catalog import RULES, Severity
 from welldone.rules.judge import LintFinding, excerpt, judge
 from welldone.rules.root_causes import RootCauses
@@ -27,6 +31,8 @@ NOT_REPRODUCIBLE = "the server gives different answers at temperature 0"
 """Reason of a probe that compares answers."""
 
 COMPLETIONS_PATH = "/completions"
+_HTTP_FAMILIES = ("http", "sse", "end")
+"""Families of rules that do not apply to messages of a WebSocket."""
 
 
 class UnsupportedError(Exception):
@@ -149,9 +155,7 @@ class Session:
             self.is_incomplete = True
             raise NotApplicableError(str(error)) from None
         for recording in recordings:
-            self.replies.append(ProbeReply(request, recording, len(self.replies) + 1, is_judged=is_judged))
-            if is_judged:
-                self._judge(self.replies[-1])
+            self.add_reply(request, recording, is_judged=is_judged)
         reply = self.replies[-1]
         if reply.recording.is_abandoned:
             self.is_incomplete = True
@@ -160,6 +164,32 @@ class Session:
             raise NotApplicableError(reason or "the reply is incomplete")
         if reply.status is None and not reply.recording.is_aborted:
             raise NotApplicableError(reply.recording.error or "no reply")
+        return reply
+
+    @asynccontextmanager
+    async def open_socket(self) -> AsyncIterator["ProbeSocket"]:
+        """Open a WebSocket at the path of the dialect.
+
+        Raises:
+            UnsupportedError: the server does not offer it.
+            NotApplicableError: the server failed, or is overloaded.
+        """
+        request = ProbeRequest(method="GET", path=self.dialect.path, endpoint=self.dialect.name, is_socket=True)
+        try:
+            async with self._client.open_socket(request.path, self._probe) as socket:
+                yield ProbeSocket(self, socket)
+        except RefusedSocketError as error:
+            self.require_ok(self.add_reply(request, error.response, is_judged=False))
+            raise UnsupportedError(f"no WebSocket: {error}") from None
+        except HttpClientError as error:
+            raise NotApplicableError(str(error)) from None
+
+    def add_reply(self, request: ProbeRequest, recording: RecordedResponse, *, is_judged: bool) -> ProbeReply:
+        """Add a reply, and judge it."""
+        reply = ProbeReply(request, recording, len(self.replies) + 1, is_judged=is_judged)
+        self.replies.append(reply)
+        if is_judged:
+            self._judge(reply)
         return reply
 
     def require_ok(self, reply: ProbeReply) -> ProbeReply:
@@ -217,8 +247,11 @@ class Session:
         self._judge_status_and_silence(reply)
         if not reply.can_be_judged:
             return
-        self.judged |= applicable_rules(reply.view) & self._rule_ids
-        report = judge(reply.trace, self._rule_ids)
+        rule_ids = self._rule_ids
+        if reply.request.is_socket:
+            rule_ids = frozenset(rule for rule in rule_ids if RULES[rule].family not in _HTTP_FAMILIES)
+        self.judged |= applicable_rules(reply.view) & rule_ids
+        report = judge(reply.trace, rule_ids)
         self.counts.update(report.counts)
         for finding in report.findings:
             self.judged.add(finding.rule)
@@ -238,6 +271,32 @@ class Session:
             expected = f"data or a keep-alive at least every {limit_s:g} s"
             is_short = silence_s < limit_s * 1.2  # a keep-alive due at 15 s may arrive a little later
             self.check_rule(KEEPALIVE_RULE, reply, is_short, f"no byte for {silence_s:.1f} s", expected)
+
+
+class ProbeSocket:
+    """A WebSocket whose messages are judged like the events of a stream."""
+
+    def __init__(self, session: Session, socket: RecordingSocket) -> None:
+        self.is_key_accepted: bool = socket.is_key_accepted
+        self._session = session
+        self._socket = socket
+
+    async def exchange(self, event: dict[str, Any]) -> tuple[ProbeReply, SocketRecording]:
+        """Send an event; returns the reply, and the messages that it consists of.
+
+        Raises:
+            NotApplicableError: the reply did not end in time.
+        """
+        body = msgspec.json.encode(event)
+        recording = await self._socket.exchange(body, is_last_message)
+        path, name = self._session.dialect.path, self._session.dialect.name
+        request = ProbeRequest(method="GET", path=path, body=body, endpoint=name, is_socket=True)
+        has_events = bool(recording.messages) and all(is_event(data) for _, _, data in recording.messages)
+        reply = self._session.add_reply(request, as_response(recording), is_judged=has_events)
+        if recording.is_timed_out:
+            self._session.is_incomplete = self._session.is_timed_out = True
+            raise NotApplicableError(str(recording.error))
+        return reply, recording
 
 
 class Probe(msgspec.Struct, frozen=True):

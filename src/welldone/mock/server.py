@@ -18,6 +18,8 @@ from typing import Literal, Self, TypeVar
 import msgspec
 
 from welldone.mock.script import MockChunk, MockReply, MockScript, json_reply, with_raw_http
+from welldone.mock.socket import opens_socket, socket_messages
+from welldone.protocol.websocket_frames import FrameDecoder, FrameError, Opcode, encode_frame
 
 HEAD_LIMIT_BYTES = 65536
 BODY_LIMIT_BYTES = 64 * 2**20
@@ -134,6 +136,8 @@ class MockServer:
                 pass
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
             pass  # not a valid request, an idle timeout, or the client has disconnected
+        except FrameError:
+            pass  # not a valid frame of a WebSocket
         finally:
             writer.close()
             self.counts.open -= 1
@@ -155,7 +159,51 @@ class MockServer:
         self._changed.set()
         if request.end == "reset" and not writer.is_closing():
             _reset(writer)
+        if opens_socket(reply):
+            await self._serve_socket(request, connection.reader, writer)
+            return False
         return request.end == "whole" and not _closes_connection(request, reply)
+
+    async def _serve_socket(
+        self, handshake: MockHttpRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Answer the messages of a WebSocket: each is a POST with the headers of the handshake."""
+        decoder = FrameDecoder(BODY_LIMIT_BYTES, is_masked=True)
+        while True:
+            async with asyncio.timeout(self._script.idle_s):
+                data = await reader.read(HEAD_LIMIT_BYTES)
+            if not data:
+                return
+            for message in decoder.feed(data):
+                if message.opcode is Opcode.CLOSE:
+                    await _send_frame(Opcode.CLOSE, message.data, writer)
+                    return
+                if message.opcode is Opcode.PING:
+                    await _send_frame(Opcode.PONG, message.data, writer)
+                elif message.opcode is not Opcode.PONG and not await self._answer_message(
+                    handshake, message.data, writer
+                ):
+                    return
+
+    async def _answer_message(self, handshake: MockHttpRequest, data: bytes, writer: asyncio.StreamWriter) -> bool:
+        """Answer a message; return whether the WebSocket stays open."""
+        text = data.decode(errors="replace")
+        is_utf8, begun_s = text.encode() == data, time.monotonic()
+        request = MockHttpRequest("POST", handshake.path, handshake.headers, text, is_utf8=is_utf8, begun_s=begun_s)
+        self.requests.append(request)
+        self._changed.set()
+        reply = self._handler(request)
+        request.end = "left"  # unless all messages are sent
+        try:
+            for delay_s, event in socket_messages(reply):
+                if delay_s and self._script.speed:
+                    await asyncio.sleep(delay_s / self._script.speed)
+                await _send_frame(Opcode.TEXT, event, writer)
+            request.end = "whole"
+        finally:
+            request.ended_s = time.monotonic()
+            self._changed.set()
+        return reply.end == "whole"
 
     def _builtin_reply(self, path: str) -> MockReply:
         if path == "/health":
@@ -249,6 +297,11 @@ async def _send_chunk(chunk: MockChunk, speed: float, writer: asyncio.StreamWrit
     if chunk.after_s and speed:
         await asyncio.sleep(chunk.after_s / speed)
     writer.write(chunk.data)
+    await writer.drain()
+
+
+async def _send_frame(opcode: Opcode, data: bytes, writer: asyncio.StreamWriter) -> None:
+    writer.write(encode_frame(opcode, data))
     await writer.drain()
 
 

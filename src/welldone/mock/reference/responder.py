@@ -13,13 +13,14 @@ import msgspec
 from welldone.mock.reference import choices, schemas
 from welldone.mock.reference.choices import MockChoice, count_tokens, tokenize, truncate_at_stop, truncate_to_limit
 from welldone.mock.reference.tool_calls import SchemaSampler, tool_calls_for
-from welldone.mock.script import JSON_HEADERS, MockChunk, MockReply
+from welldone.mock.script import JSON_HEADERS, MockChunk, MockReply, json_reply
 from welldone.protocol import sse
 from welldone.protocol.collect import collect
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect
 from welldone.protocol.dialects.base import KEEP_ALIVE, DialectWriter, TranslatedDialect
 from welldone.protocol.dialects.chat import ChunkDialect
 from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect, GeminiWriter
+from welldone.protocol.dialects.responses.objects import responses_usage_object
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
 from welldone.protocol.events import (
@@ -85,6 +86,18 @@ class MockResponder:
         is_summary = request.reasoning is not None and request.reasoning.summary is not None
         dialect = ResponsesDialect(request.echoed_fields, is_summary=is_summary, clock=time.time)
         return self.chat(request.as_chat, Endpoint.RESPONSES, dialect)
+
+    def compact(self, request: schemas.MockResponsesRequest) -> MockReply:
+        """Answer a request to /v1/responses/compact."""
+        usage = self.usage(Endpoint.RESPONSES, [], self.count_chat(request.as_chat))
+        number = next(self._reply_numbers)
+        item = {"id": f"cmp_ideal{number}", "type": "compaction", "encrypted_content": "ideal"}
+        head = {
+            "id": f"{ID_PREFIX[Endpoint.RESPONSES]}ideal{number}",
+            "object": "response.compaction",
+            "created_at": int(time.time()),
+        }
+        return json_reply({**head, "output": [item], "usage": responses_usage_object(usage)})
 
     def messages(self, request: AnthropicRequest) -> MockReply:
         """Answer a request to /v1/messages."""

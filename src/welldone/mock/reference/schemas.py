@@ -293,7 +293,7 @@ class MockContentPart(msgspec.Struct):
 class MockResponsesItem(msgspec.Struct):
     """An input item."""
 
-    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
+    type: Literal["message", "function_call", "function_call_output", "reasoning", "compaction"] = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: str | list[MockContentPart] | None = None
     call_id: str | None = None
@@ -302,7 +302,7 @@ class MockResponsesItem(msgspec.Struct):
     output: str | list[MockContentPart] | None = None
 
     def to_chat_messages(self, param: str) -> Iterator[messages.Message]:
-        """Convert the item; reasoning is dropped. Raises `MockApiError` if a field is missing or not text."""
+        """Convert the item; reasoning and compactions are dropped. Raises `MockApiError` for a wrong field."""
         if self.type == "message":
             if self.role is None:
                 raise _missing(f"{param}.role")

@@ -15,7 +15,9 @@ from welldone.mock.reference import schemas
 from welldone.mock.reference.responder import MockResponder
 from welldone.mock.script import MockChunk, MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
+from welldone.mock.socket import accept_socket, is_handshake
 from welldone.protocol.dialects.gemini.objects import KEY_HEADER
+from welldone.protocol.envelope import ID_PREFIX, Endpoint
 from welldone.protocol.events import Json
 from welldone.schemas.anthropic import AnthropicRequest, AnthropicTokensRequest
 from welldone.schemas.gemini import camel_case_names
@@ -25,6 +27,7 @@ RUNNING_GAUGE = "llamacpp:requests_processing"
 """Gauge of requests in progress; the name is llama.cpp's."""
 CORS_HEADERS = {"Access-Control-Allow-Origin": "*"}
 """They let pages of any origin read a reply."""
+_SOCKET_PATH = "/v1/responses"
 _ALLOWED_METHODS = "GET, HEAD, POST, OPTIONS"
 GEMINI_PATH = re.compile(r"/v1(?:beta)?/models/(.+):(generateContent|streamGenerateContent|countTokens)")
 """Paths of Google's API: the model and the method."""
@@ -72,6 +75,8 @@ class ReferenceServer(MockResponder):
         if path != "/health":
             self._check_key(http_request)
         method, handler = self._find_route(path)
+        if path == _SOCKET_PATH and is_handshake(http_request.headers):
+            method, handler = http_request.method, self._socket
         if http_request.method != method and (http_request.method, method) != ("HEAD", "GET"):
             allowed = f"{method}, HEAD, OPTIONS" if method == "GET" else f"{method}, OPTIONS"
             message = f"The method {http_request.method[:20]} is not allowed here; use {method}."
@@ -88,6 +93,7 @@ class ReferenceServer(MockResponder):
             "/v1/chat/completions": lambda request: self.chat(self.parse(request, schemas.MockChatRequest)),
             "/v1/completions": lambda request: self.completions(self.parse(request, schemas.MockCompletionRequest)),
             "/v1/responses": lambda request: self.responses(self.parse(request, schemas.MockResponsesRequest)),
+            "/v1/responses/compact": lambda request: self.compact(self.parse(request, schemas.MockResponsesRequest)),
             "/v1/messages": lambda request: self.messages(self.parse(request, AnthropicRequest)),
             "/v1/messages/count_tokens": self._count_tokens,
         }
@@ -160,6 +166,24 @@ class ReferenceServer(MockResponder):
             request.check()
         request.model = self.resolve_model(request.model)
         return request
+
+    def _socket(self, http_request: MockHttpRequest) -> MockReply:
+        """Answer the handshake of a WebSocket, or one of its messages: the events of the reply are sent as messages."""
+        if http_request.method == "GET":
+            return accept_socket(http_request.headers)
+        try:
+            event = msgspec.json.decode(http_request.body, type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError):
+            raise schemas.invalid_request("The message is not a JSON object.") from None
+        if event.pop("type", None) != "response.create":
+            raise schemas.invalid_request("Invalid 'type': it must be 'response.create'.", "type", "invalid_value")
+        previous = event.get("previous_response_id")
+        if isinstance(previous, str) and previous.startswith(f"{ID_PREFIX[Endpoint.RESPONSES]}ideal"):
+            del event["previous_response_id"]  # a response of this server: its text does not depend on it
+        body = msgspec.json.encode({"stream": True} | event).decode()
+        return self.responses(
+            self.parse(msgspec.structs.replace(http_request, body=body), schemas.MockResponsesRequest)
+        )
 
     def _count_tokens(self, http_request: MockHttpRequest) -> MockReply:
         request = schemas.anthropic_to_chat(self.parse(http_request, AnthropicTokensRequest))

@@ -12,6 +12,7 @@ from welldone.mock.reference import schemas
 from welldone.mock.reference.server import RUNNING_GAUGE, ReferenceServer
 from welldone.mock.script import MockChunk, MockReply
 from welldone.mock.server import MockHttpRequest
+from welldone.mock.socket import is_handshake
 from welldone.mock.violations.edits import EVENT_STREAM, MockExchange, choice_text
 from welldone.protocol.events import Json
 from welldone.rules.view.choices import as_list, as_object
@@ -155,6 +156,17 @@ def _renames_input_tokens(exchange: MockExchange) -> MockReply:
 def _renames_total_tokens(exchange: MockExchange) -> MockReply:
     is_count = exchange.path.endswith(":countTokens") and exchange.reply.status == 200
     return exchange.edited(lambda count: {"tokens": count["totalTokens"]}) if is_count else exchange.reply
+
+
+def _renames_compaction(exchange: MockExchange) -> MockReply:
+    is_compaction = exchange.path == "/v1/responses/compact" and exchange.reply.status == 200
+    return exchange.edited(lambda reply: reply | {"object": "response"}) if is_compaction else exchange.reply
+
+
+def _closes_socket(exchange: MockExchange) -> MockReply:
+    """Close a WebSocket after each response."""
+    is_message = exchange.http_request.method == "POST" and is_handshake(exchange.http_request.headers)
+    return msgspec.structs.replace(exchange.reply, end="close") if is_message else exchange.reply
 
 
 def _bad_json_as_500(exchange: MockExchange) -> MockReply:
@@ -339,6 +351,8 @@ BEHAVIORS: Mapping[str, MockBehavior] = {
     "cmpl-batch-index": _changes_request(_reversed_prompts),
     "cmpl-suffix": _ignores_field("suffix"),
     "resp-incomplete": _edits_replies(_reports_completed),
+    "resp-compact": _renames_compaction,
+    "resp-socket": _closes_socket,
     "msg-max-tokens": _edits_replies(_reports_end_turn),
     "msg-count-tokens": _renames_input_tokens,
     "gem-max-tokens": _edits_replies(_reports_stop),
