@@ -52,7 +52,7 @@ def provoke(server: Running) -> list[Reply]:
 
 
 @LINUX
-@pytest.mark.parametrize("style", ["json", "text"])
+@pytest.mark.parametrize("style", ["json", "text", "short"])
 def test_logs_contain_no_key_and_no_prompt_text(tiny_model: Path, style: str) -> None:
     options = ["--log-format", style, "--log-level", "debug", "-v"]
     with small_server(tiny_model, *options, key=CANARY) as server:
@@ -64,7 +64,7 @@ def test_logs_contain_no_key_and_no_prompt_text(tiny_model: Path, style: str) ->
             replies.append(connection.reply())
         assert server.end() == 0
         output = server.stdout.join() + server.log.join()
-    assert "status=200" in output or '"status":200' in output
+    assert {"json": '"status":200', "text": "status=200", "short": " 200 chat "}[style] in output
     bodies = "".join(
         reply.trace.body.decode() for reply in replies if reply.status >= 400 or reply.trace.request is None
     )
