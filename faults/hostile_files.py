@@ -20,7 +20,7 @@ from tests.live.faults import Child, children, memory_of
 from tests.live.server import Running, serving
 from tests.models import tiny
 from tests.models.gguf_writer import Gguf
-from welldone.engines.models.store import GgufError, read_metadata
+from welldone.engines.models.gguf import GgufError, read_metadata
 
 HUGE = (2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)
 START_S = 20.0

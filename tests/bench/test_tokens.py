@@ -18,7 +18,7 @@ from tests.models.gguf_writer import Array, Kind, Scalar, Value
 from tests.table import table
 from welldone.bench import words
 from welldone.bench.tokens import ESTIMATED_COUNTER, BenchTokenCounter, WordCounter, find_token_counter, why_no_counter
-from welldone.engines.models import store
+from welldone.engines.models import gguf
 
 Json = dict[str, Any]
 TEXTS = [
@@ -262,7 +262,7 @@ def test_an_unsupported_vocabulary_is_rejected(more: dict[str, Value], complaint
 def test_the_size_of_arrays_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.gguf"
     path.write_bytes(files.model(tokenizer__ggml__numbers=Array(Kind.UINT8, bytes(11))))
-    monkeypatch.setattr(store, "STRINGS_LIMIT", 10)
+    monkeypatch.setattr(gguf, "STRINGS_LIMIT", 10)
     with pytest.raises(ValueError, match=r"a\.gguf has an array of 11 values; the limit is 10"):
         _found(path)
 

@@ -8,8 +8,8 @@ import pytest
 from tests.table import table
 from welldone.config import builtin_model
 from welldone.config.builtin_model import DEFAULT_MODEL
+from welldone.engines.models.gguf import read_metadata
 from welldone.engines.models.install import file_sha256
-from welldone.engines.models.store import read_metadata
 
 
 @table("name", ["default", DEFAULT_MODEL.name, *DEFAULT_MODEL.aliases])

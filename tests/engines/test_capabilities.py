@@ -5,7 +5,7 @@ from typing import Any
 from tests.table import table
 from welldone.config.model import ModelSettings
 from welldone.engines.capabilities import parse_capabilities
-from welldone.engines.models.store import GgufMetadata
+from welldone.engines.models.gguf import GgufMetadata
 
 COMMAND = ModelSettings(name="m", command=("run", "{port}"), parallel=7)
 METADATA = GgufMetadata(size_bytes=1, version=3, architecture="llama")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.engines import files
 from tests.models.gguf_writer import ALIGNMENT, Array, Gguf, Kind, Scalar, Value
 from tests.table import table
-from welldone.engines.models import store
-from welldone.engines.models.store import GgufError, GgufMetadata, ModelShape, read_metadata
+from welldone.engines.models import gguf
+from welldone.engines.models.gguf import GgufError, GgufMetadata, ModelShape, read_metadata
 
 TOKENS = [f"token{number}" for number in range(5000)]
 MODEL = files.model(
@@ -91,7 +91,7 @@ def test_values_that_are_missing_or_of_another_type_are_absent(tmp_path: Path) -
 
 
 def test_a_long_unused_string_is_skipped(tmp_path: Path) -> None:
-    data = files.model(tokenizer__huggingface__json="x" * (3 * store.STRING_LIMIT_BYTES))
+    data = files.model(tokenizer__huggingface__json="x" * (3 * gguf.STRING_LIMIT_BYTES))
     assert _read(data, tmp_path).name == "Small"
 
 
@@ -122,7 +122,7 @@ def test_invalid_utf8_is_replaced(tmp_path: Path) -> None:
         (b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 9, 1), "array of arrays"),
         (b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 77, 1), "type 77"),
         (b"GGUF" + struct.pack("<IQQQ1sI", 3, 1, 0, 1, b"a", 2**31), "dimensions"),
-        (files.model(tokenizer__chat_template="x" * (store.STRING_LIMIT_BYTES + 1)), "bytes in a string"),
+        (files.model(tokenizer__chat_template="x" * (gguf.STRING_LIMIT_BYTES + 1)), "bytes in a string"),
         (MODEL[: HEADER_BYTES - 50], "truncated"),
     ],
 )
@@ -141,8 +141,8 @@ def test_missing_weights_are_detected(tmp_path: Path) -> None:
 def test_a_header_beyond_the_limit_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "large.gguf"
     with path.open("wb") as file:
-        file.write(b"GGUF" + struct.pack("<IQQQ1sIQ", 3, 0, 2, 1, b"a", 8, store.HEADER_LIMIT_BYTES))
-        file.truncate(2 * store.HEADER_LIMIT_BYTES)
+        file.write(b"GGUF" + struct.pack("<IQQQ1sIQ", 3, 0, 2, 1, b"a", 8, gguf.HEADER_LIMIT_BYTES))
+        file.truncate(2 * gguf.HEADER_LIMIT_BYTES)
     with pytest.raises(GgufError, match="more than 256 MB"):
         read_metadata(path)
 

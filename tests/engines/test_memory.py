@@ -20,7 +20,7 @@ from welldone.engines.memory import (
     read_memory,
     weights_of,
 )
-from welldone.engines.models.store import ModelShape, read_metadata
+from welldone.engines.models.gguf import ModelShape, read_metadata
 from welldone.engines.plan import make_plan
 
 GB = 10**9

@@ -8,7 +8,7 @@ import pytest
 
 from tests.engines.supervisors import MOCK_SERVER, command, run
 from welldone.engines.errors import EngineError
-from welldone.engines.models.store import GgufError, read_metadata
+from welldone.engines.models.gguf import GgufError, read_metadata
 from welldone.engines.plan import make_plan
 from welldone.engines.process import EngineProcess
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.models.gguf_writer import FORMS, Array, Gguf, Kind, Scalar, Tensor, Value, Weight
 from tests.table import table
-from welldone.engines.models.store import read_metadata
+from welldone.engines.models.gguf import read_metadata
 
 HEAD_BYTES = 24  # magic, version, and the counts of tensors and of pairs
 

@@ -16,7 +16,7 @@ from tests.models.gguf_writer import Gguf, Weight
 from tests.models.picture import data_url, png
 from tests.models.vocabulary import Mark, Need, vocabulary
 from tests.table import table
-from welldone.engines.models.store import read_metadata
+from welldone.engines.models.gguf import read_metadata
 
 MAKERS = [
     tiny.chat_model,

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from welldone.bench.words import ALL_WORDS
-from welldone.engines.models.store import GgufError, read_values
+from welldone.engines.models.gguf import GgufError, read_values
 
 SERVER = "server"
 PostJson = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any] | None]]

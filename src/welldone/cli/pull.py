@@ -25,9 +25,10 @@ from welldone.cli import ui
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config import builtin_model
+from welldone.engines.models.gguf import GgufError, GgufMetadata, read_metadata
 from welldone.engines.models.install import SOURCE_FORMATS, Progress, PullError, PullErrorKind, format_size
 from welldone.engines.models.pull import ModelPuller
-from welldone.engines.models.store import GgufError, GgufMetadata, model_name_of, models_folder, read_metadata
+from welldone.engines.models.store import model_name_of, models_folder
 
 _SILENT_S = 2.0  # shorter downloads show no progress
 _UNSIZED_INTERVAL_S = 10.0  # between two lines if the size is unknown

@@ -26,8 +26,9 @@ from welldone.config.model import ModelSettings
 from welldone.config.server import Config, ServeSettings
 from welldone.engines.builds import choose_engine
 from welldone.engines.errors import EngineError
+from welldone.engines.models.gguf import GgufError, read_metadata
 from welldone.engines.models.install import PullError
-from welldone.engines.models.store import GgufError, models_folder, read_metadata, resolve_model_file
+from welldone.engines.models.store import models_folder, resolve_model_file
 from welldone.engines.process import failure_excerpt, strip_log_prefix
 from welldone.engines.speculation import with_speculation
 from welldone.engines.supervisor import LocalModel, ModelState

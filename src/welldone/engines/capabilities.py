@@ -6,7 +6,7 @@ import msgspec
 
 from welldone.config.model import ModelSettings
 from welldone.engines.errors import EngineError
-from welldone.engines.models.store import GgufMetadata
+from welldone.engines.models.gguf import GgufMetadata
 from welldone.http.address import Address
 from welldone.http.client import fetch
 from welldone.http.connect import HttpClientError

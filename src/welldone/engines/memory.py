@@ -13,7 +13,8 @@ import msgspec
 from welldone.config.model import ALL_LAYERS, ModelSettings
 from welldone.engines.cores import control_groups
 from welldone.engines.errors import EngineError
-from welldone.engines.models.store import GgufMetadata, ModelShape, split_file_names
+from welldone.engines.models.gguf import GgufMetadata, ModelShape
+from welldone.engines.models.store import split_file_names
 
 BITS_PER_CACHE_VALUE = {
     "f32": 32.0,

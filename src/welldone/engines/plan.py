@@ -26,7 +26,8 @@ from welldone.engines.llama_server import (
     server_arguments,
 )
 from welldone.engines.memory import Device, check_memory, estimate_memory, read_memory, weights_of
-from welldone.engines.models.store import GgufError, GgufMetadata, read_metadata, resolve_model_file
+from welldone.engines.models.gguf import GgufError, GgufMetadata, read_metadata
+from welldone.engines.models.store import resolve_model_file
 from welldone.engines.speculation import with_speculation
 from welldone.http.address import Address
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from welldone.config.model import ModelSettings
 from welldone.engines.errors import EngineError
-from welldone.engines.models.store import GgufError, read_metadata, read_values, resolve_model_file
+from welldone.engines.models.gguf import GgufError, read_metadata, read_values
+from welldone.engines.models.store import resolve_model_file
 
 DRAFT_MODEL_TYPES = ("draft-simple", "draft-eagle3", "draft-dflash", "draft-dspark")
 """Types that need a draft model. `draft-mtp` also works with layers of the model itself."""

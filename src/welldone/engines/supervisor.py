@@ -22,7 +22,7 @@ from pathlib import Path
 from welldone.config.model import ModelSettings
 from welldone.engines.capabilities import ModelCapabilities, read_capabilities
 from welldone.engines.errors import EngineError
-from welldone.engines.models.store import GgufMetadata
+from welldone.engines.models.gguf import GgufMetadata
 from welldone.engines.plan import LaunchPlan, fallback_warning, fits_socket_path, make_plan, read_model_metadata
 from welldone.engines.process import EngineProcess, OutputTail, describe_exit, is_responsive, reports_unhealthy
 from welldone.engines.speculation import speculation_warning

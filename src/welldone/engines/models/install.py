@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
-from welldone.engines.models import store
+from welldone.engines.models import gguf
 from welldone.engines.models.store import GGUF_SUFFIX, ModelOrigin, split_file_names, write_origin
 
 Progress = Callable[[str, int, int | None], None]
@@ -91,14 +91,14 @@ def safe_file_name(text: str) -> str:
 
 def check_gguf_magic(first_bytes: bytes) -> None:
     """Raise `PullError` unless a file starts as GGUF."""
-    if first_bytes.startswith(store.MAGIC):
+    if first_bytes.startswith(gguf.MAGIC):
         return
     if first_bytes.lstrip()[:1] == b"<":
         hint = "it is a web page; use the link to the file itself"
     elif first_bytes.startswith(b"version https://git-lfs"):
         hint = "it is a Git LFS pointer; use the link that downloads the file itself"
     else:
-        hint = f"it begins with {first_bytes[:4]!r}, and a GGUF file with {store.MAGIC!r}"
+        hint = f"it begins with {first_bytes[:4]!r}, and a GGUF file with {gguf.MAGIC!r}"
     raise PullError(f"the downloaded file is not a GGUF file: {hint}", PullErrorKind.INVALID_FILE)
 
 
