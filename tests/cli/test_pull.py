@@ -1,17 +1,23 @@
 """`welldone pull`: exit codes, messages, progress."""
 
+import os
+import pty
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.run import Run
+from tests.cli.live import watched
+from tests.cli.run import COMMAND, ENVIRONMENT, Run, run_program
 from tests.engines import files, web
+from tests.engines.fake_hub import FakeHub, fake_hub
 from tests.engines.web import Page, Site
 from welldone.cli import progress_bar, pull
 from welldone.cli.ui import ExitCode
 
 DATA = files.model(2000)
+QUANTISATIONS = {"a-Q8_0.gguf": files.model(4000), "a-Q4_K_M.gguf": DATA}
 
 
 @pytest.fixture
@@ -78,6 +84,68 @@ def test_a_usage_error_is_one_line_and_exit_code_2(words: list[str], message: st
     assert (ran.code, ran.out) == (ExitCode.USAGE, b"")
     assert message in ran.notes
     assert ran.notes.count("\n") == 1
+
+
+def answer(hub: FakeHub, *answers: bytes) -> tuple[int, str]:
+    """Pull the repository on a terminal and type the answers; return the exit code and the output."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [COMMAND, "pull", "hf:owner/repo"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=ENVIRONMENT | hub.environment | {"TERM": "dumb"},
+    )
+    os.close(theirs)
+    seen, waiting = b"", list(answers)
+    with watched(process):
+        try:
+            while piece := os.read(ours, 65536):
+                seen += piece
+                if waiting and seen.count(b"Number or name") > len(answers) - len(waiting):
+                    os.write(ours, waiting.pop(0))
+        except OSError:
+            pass  # Linux reports EIO when the other side of a terminal is closed
+        code = process.wait()
+    os.close(ours)
+    return code, seen.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.tier2
+@pytest.mark.parametrize(
+    ("answers", "name"),
+    [((b"\n",), "a-Q4_K_M.gguf"), ((b"2\n",), "a-Q8_0.gguf"), ((b"Q5_K_M\n", b"q8_0\n"), "a-Q8_0.gguf")],
+    ids=["default", "number", "name"],
+)
+def test_a_terminal_asks_which_quantisation_to_download(answers: tuple[bytes, ...], name: str, tmp_path: Path) -> None:
+    with fake_hub(tmp_path) as hub:
+        hub.offer_repository(QUANTISATIONS)
+        code, seen = answer(hub, *answers)
+    assert code == ExitCode.OK
+    assert "hf:owner/repo has 2 quantisations:\n   1  Q4_K_M     0.0 MB\n   2  Q8_0       0.0 MB\n" in seen
+    assert "Number or name [Q4_K_M]: " in seen
+    assert ("Q5_K_M is not one of them." in seen) is (len(answers) == 2)
+    assert seen.endswith(f"{hub.folder / name}\n")
+
+
+@pytest.mark.tier2
+def test_the_end_of_input_is_no_choice(tmp_path: Path) -> None:
+    with fake_hub(tmp_path) as hub:
+        hub.offer_repository(QUANTISATIONS)
+        code, seen = answer(hub, b"\x04")
+    assert code == ExitCode.USAGE
+    assert seen.endswith("choose one: welldone pull hf:owner/repo:Q4_K_M\n")
+
+
+def test_without_a_terminal_the_quantisations_are_an_error_with_a_command(tmp_path: Path) -> None:
+    with fake_hub(tmp_path) as hub:
+        hub.offer_repository(QUANTISATIONS)
+        ran = run_program(COMMAND, "pull", "hf:owner/repo", stdin=b"", cwd=tmp_path, **hub.environment)
+    assert (ran.code, ran.out) == (ExitCode.USAGE, b"")
+    assert ran.notes == (
+        "hf:owner/repo has 2 quantisations: Q4_K_M (0.0 MB), Q8_0 (0.0 MB); "
+        "choose one: welldone pull hf:owner/repo:Q4_K_M\n"
+    )
 
 
 def test_help_names_the_sources(here: Run, models: Path) -> None:

@@ -194,6 +194,16 @@ def test_a_model_of_the_file_may_be_served_alone(word: str, read: Read) -> None:
     assert config.warnings == ("-m: only this model is served; the other models of welldone.toml are not (1)",)
 
 
+def test_a_model_of_the_hub_is_named_after_its_repository(read: Read) -> None:
+    config = read("-hf owner/repo:Q4_K_M", TWO)
+    (model,) = config.models
+    assert (model.name, model.hf_repo, model.is_builtin) == ("owner/repo:Q4_K_M", "owner/repo:Q4_K_M", False)
+    assert "only this model is served" in config.warnings[0]
+    assert read("--hf-repo owner/repo --alias a").models[0].name == "a"
+    assert read("", '[models.x]\nhf_repo = "owner/repo"').models[0].name == "x"
+    assert read(LLAMA_ARG_HF_REPO="owner/repo").models[0].hf_repo == "owner/repo"
+
+
 @pytest.mark.parametrize("words", ["-m /other/big.gguf", "-m /other/x.gguf --alias big"])
 def test_a_model_file_with_the_name_of_a_table_uses_its_settings(words: str, read: Read) -> None:
     (model,) = read(words, TWO).models
@@ -272,11 +282,12 @@ def test_an_alias_flag_overrides_the_name_of_the_table(read: Read) -> None:
         ),
         ("-v -q", "--verbose conflicts with --quiet: keep one"),
         ("--config gone.toml", re.compile(r"cannot read .*/gone\.toml: no such file or directory")),
+        ("-hff a.gguf", "-hff is not supported: name the file with -hf OWNER/REPO/FILE.gguf"),
         (
-            "-hf owner/repo",
-            "-hf is not supported: download the model first with `welldone pull hf:OWNER/REPO/FILE.gguf`, "
-            "then serve it with -m",
+            "-hf repo",
+            "--hf-repo: repo is not a repository on the Hub; write OWNER/REPOSITORY:QUANTISATION",
         ),
+        ("-hf a/b -m c.gguf", "model 'a/b' has both a file and hf_repo: keep one"),
     ],
 )
 def test_an_error_on_the_command_line_is_one_line(words: str, expected: str | re.Pattern[str], read: Read) -> None:
@@ -299,7 +310,7 @@ def test_an_error_on_the_command_line_is_one_line(words: str, expected: str | re
         ("[models]\na = 3", "models.a should be a table"),
         ("[models.a]\nctx_sise = 3", "models.a has no setting 'ctx_sise' (did you mean 'ctx_size'?)"),
         ("[models.a]\nname = 'b'", "models.a has no setting 'name'"),
-        ("[models.a]\nctx_size = 3", 'models.a needs a file, such as file = "default", or a command'),
+        ("[models.a]\nctx_size = 3", 'models.a needs a file, such as file = "default", hf_repo or a command'),
         (
             "[models.a.defaults]\ntemprature = 3",
             "models.a.defaults has no setting 'temprature' (did you mean 'temperature'?)",

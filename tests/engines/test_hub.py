@@ -1,6 +1,5 @@
 """Downloads from the Hugging Face Hub: the real library, in its own process, with a fake Hub."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -9,79 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines import files, web
-from tests.engines.web import LIMIT_S, Page, Site
+from tests.engines import files
+from tests.engines.fake_hub import DATA, TOKEN, WITHOUT_LIBRARY, FakeHub, fake_hub
+from tests.engines.web import LIMIT_S
 from welldone.engines.models.store import read_origin
 
 pytest.importorskip("huggingface_hub")
-
-PROGRAM = """
-import sys
-from pathlib import Path
-from welldone.engines.models.install import PullError
-from welldone.engines.models.pull import ModelPuller
-try:
-    print(ModelPuller(Path(sys.argv[2])).pull(sys.argv[1], sys.argv[3] or None))
-except PullError as error:
-    print(f"{error.kind}: {error}")
-"""
-WITHOUT_LIBRARY = "import sys; sys.modules['huggingface_hub'] = None\n" + PROGRAM
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-DATA = files.model(20_000)
-TOKEN = "hf_hunter2"
-
-
-class FakeHub:
-    """A fake Hub, and downloads from it."""
-
-    def __init__(self, site: Site, folder: Path) -> None:
-        self.site = site
-        self.folder = folder / "models"
-        self._home = folder / "home"
-
-    def offer(self, path: str, data: bytes = DATA, sha256: str | None = None, revision: str = "main") -> None:
-        """Serve a file like the Hub serves large files."""
-        etag = f'"{sha256 or files.sha256(data)}"'
-        headers = {"X-Repo-Commit": COMMIT, "X-Linked-Etag": etag, "X-Linked-Size": str(len(data)), "ETag": etag}
-        for name in (revision, COMMIT):
-            self.site.pages[f"/owner/repo/resolve/{name}/{path}"] = Page(data, headers=headers)
-
-    def fail(self, path: str, status: int, code: str | None) -> None:
-        """Answer requests for a file with an error."""
-        headers = {} if code is None else {"X-Error-Code": code}
-        self.site.pages[f"/owner/repo/resolve/main/{path}"] = Page(status=status, headers=headers)
-
-    def pull(self, source: str, sha256: str = "", program: str = PROGRAM, **environment: str) -> str:
-        """Pull a source in a new process; return the path, or the error with its kind."""
-        done = subprocess.run(
-            [sys.executable, "-c", program, source, str(self.folder), sha256],
-            env=os.environ
-            | {"HF_ENDPOINT": self.site.url(""), "HF_HOME": str(self._home), "HF_TOKEN": TOKEN, "NO_PROXY": "127.0.0.1"}
-            | environment,
-            capture_output=True,
-            text=True,
-            timeout=4 * LIMIT_S,
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        assert TOKEN not in done.stdout
-        return done.stdout.strip()
-
-    @property
-    def tokens(self) -> set[str | None]:
-        """The Authorization headers of the requests for files."""
-        return {request.headers.get("authorization") for request in self.site.requests if "/resolve/" in request.path}
-
-    @property
-    def file_names(self) -> list[str]:
-        """File names in the folder, without locks."""
-        return sorted(path.name for path in self.folder.iterdir() if not path.name.endswith(".lock"))
 
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[FakeHub]:
     """A running fake Hub."""
-    with web.site() as site:
-        yield FakeHub(site, tmp_path)
+    with fake_hub(tmp_path) as running:
+        yield running
 
 
 def test_a_file_is_downloaded_and_checked(hub: FakeHub) -> None:
@@ -183,3 +122,95 @@ def test_without_the_library_the_error_names_the_extra(tmp_path: Path) -> None:
     )
     assert done.stdout.startswith("mistake: ")
     assert "pip install 'welldone[hub]'" in done.stdout
+
+
+SMALL, LARGE = files.model(100), files.model(300)
+QUANTISATIONS = {
+    "README.md": b"# A model",
+    "repo-IQ2_XS.gguf": files.model(90),
+    "repo-Q4_K_M.gguf": SMALL,
+    "repo-q8_0.gguf": LARGE,
+    "mmproj-F16.gguf": SMALL,
+    "BF16/repo-00001-of-00002.gguf": files.model(500),
+    "BF16/repo-00002-of-00002.gguf": files.model(501),
+    "F32/repo-00001-of-00002.gguf": LARGE,
+}
+
+
+def test_a_quantisation_is_downloaded_by_its_name(hub: FakeHub) -> None:
+    hub.offer_repository(QUANTISATIONS)
+    path = Path(hub.pull("hf:owner/repo:q4_k_m"))
+    assert (path.name, path.read_bytes()) == ("repo-Q4_K_M.gguf", SMALL)
+    origin = read_origin(path)
+    assert origin is not None
+    assert origin.source == "hf:owner/repo/repo-Q4_K_M.gguf"
+    hub.site.pages.clear()
+    assert hub.pull("hf:owner/repo:Q4_K_M") == str(path)  # without the Hub
+
+
+def test_all_files_of_a_split_quantisation_are_downloaded(hub: FakeHub) -> None:
+    hub.offer_repository(QUANTISATIONS)
+    names = [path.rpartition("/")[2] for path in QUANTISATIONS if path.startswith("BF16")]
+    assert hub.pull("hf:owner/repo:BF16") == str(hub.folder / names[0])
+    assert [name for name in hub.file_names if name.endswith(".gguf")] == names
+
+
+def test_without_a_quantisation_the_error_lists_them_with_a_command(hub: FakeHub) -> None:
+    hub.offer_repository(QUANTISATIONS)
+    output = hub.pull("hf:owner/repo")
+    assert output.startswith("mistake: hf:owner/repo has 4 quantisations: IQ2_XS (0.0 MB), Q4_K_M (0.0 MB), Q8_0")
+    assert output.endswith("choose one: welldone pull hf:owner/repo:Q4_K_M")
+
+
+def test_the_only_model_of_a_repository_needs_no_quantisation(hub: FakeHub) -> None:
+    hub.offer_repository({"a.gguf": DATA, "config.json": b"{}"})
+    assert hub.pull("hf:owner/repo") == str(hub.folder / "a.gguf")
+
+
+def test_an_unknown_quantisation_is_an_error_with_the_known_ones(hub: FakeHub) -> None:
+    hub.offer_repository(QUANTISATIONS)
+    output = hub.pull("hf:owner/repo:Q4_K_N")
+    assert output.startswith(
+        "mistake: hf:owner/repo has no quantisation Q4_K_N (did you mean 'Q4_K_M'?); it has IQ2_XS"
+    )
+
+
+def test_a_repository_without_gguf_files_is_an_error(hub: FakeHub) -> None:
+    hub.offer_repository({"model.safetensors": b"x"})
+    assert "hf:owner/repo has no GGUF model" in hub.pull("hf:owner/repo:Q4_K_M")
+
+
+@pytest.mark.tier2
+@pytest.mark.parametrize(
+    ("status", "code", "token", "message"),
+    [
+        (
+            401,
+            "RepoNotFound",
+            "",
+            "no repository owner/repo, or it is private: set HF_TOKEN to an access token",
+        ),
+        (403, "GatedRepo", "", "is gated: request access on the page of owner/repo; set HF_TOKEN"),
+        (403, "GatedRepo", TOKEN, "the access token in use has no access"),
+        (404, "RevisionNotFound", TOKEN, "no revision 'v9'"),
+        (500, None, TOKEN, "the Hub answered 500"),
+    ],
+)
+def test_a_list_of_files_that_fails_is_explained(
+    status: int, code: str | None, token: str, message: str, hub: FakeHub
+) -> None:
+    hub.fail_list(status, code)
+    hub.site.pages["/api/models/owner/repo/revision/v9"] = hub.site.pages["/api/models/owner/repo"]
+    output = hub.pull("hf:owner/repo:Q4_K_M" + ("@v9" if code == "RevisionNotFound" else ""), HF_TOKEN=token)
+    assert output.startswith("unreachable: hf:owner/repo:Q4_K_M")
+    assert message in output
+
+
+def test_an_interrupted_download_is_resumed(hub: FakeHub) -> None:
+    data = DATA + bytes(12 * 2**20)  # the library keeps pieces of 10 MiB
+    hub.offer_repository({"a-Q4_K_M.gguf": data})
+    for path, page in hub.site.pages.items():
+        if "/resolve/" in path:
+            page.cuts = [11 * 2**20]
+    assert Path(hub.pull("hf:owner/repo:Q4_K_M")).read_bytes() == data
+    assert f"bytes={10 * 2**20}-" in hub.site.ranges

@@ -26,6 +26,7 @@ from welldone.config.builtin_model import DEFAULT_MODEL
 from welldone.config.server import Config
 from welldone.engines.models import store
 from welldone.engines.models.install import format_size
+from welldone.engines.models.repository import find_configured_model
 from welldone.engines.models.store import ModelEntry
 from welldone.gateway.model_list import ListedModel, parse_model_list
 from welldone.http.address import parse_url
@@ -150,7 +151,7 @@ def _rows(config: Config, folder: Path) -> Iterator[ModelRow]:
     entries = {entry.path: entry for entry in store.list_models(folder)}
     is_builtin_shown = False
     for settings in config.models:
-        path = None if settings.command else store.resolve_model_file(folder, settings.file)
+        path = None if settings.command else find_configured_model(folder, settings)
         is_builtin = settings.is_builtin if path is None else path.name == DEFAULT_MODEL.file_name
         is_builtin_shown |= is_builtin
         if settings.command:
@@ -159,6 +160,8 @@ def _rows(config: Config, folder: Path) -> Iterator[ModelRow]:
             row = _entry_row(entries.pop(path) if path in entries else store.read_entry(path.stem, [path]))
         elif is_builtin:
             row = _builtin_row()
+        elif settings.hf_repo is not None:
+            row = ModelRow(name="", state=NOT_FETCHED, source="")
         else:
             problem = f"refers to a file that does not exist: {settings.file}"
             row = ModelRow(name="", state=MISSING, source="", problem=problem)

@@ -3,11 +3,14 @@
 Download a model into the models folder and verify its hash. Interrupted downloads from https and hf are
 resumed; that of the built-in model starts again.
 The folder is WELLDONE_HOME/models, else welldone/models in the user's cache folder.
-Models on the Hugging Face hub need the extra: pip install 'welldone[hub]'. Set HF_TOKEN for private ones.
-With the extra, https URLs of the hub are downloaded like hf sources.
+Models on the Hugging Face hub need the extra: pip install 'welldone[hub]'. Set HF_TOKEN for private and gated ones.
+Without a quantisation it lists those of the repository, and on a terminal asks for one. All files of a split
+model are downloaded. With the extra, https URLs of the hub are downloaded like hf sources.
 
 examples:
   welldone pull default
+  welldone pull hf:OWNER/REPOSITORY:Q4_K_M
+  welldone pull hf:OWNER/REPOSITORY
   welldone pull hf:OWNER/REPOSITORY/FILE.gguf
   welldone pull hf:OWNER/REPOSITORY/FILE.gguf@REVISION
   welldone pull https://HOST/PATH/FILE.gguf --sha256 HEX
@@ -25,13 +28,24 @@ from welldone.cli import ui
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config import builtin_model
+from welldone.config.model import ModelSettings
 from welldone.engines.models.gguf import GgufError, GgufMetadata, read_metadata
-from welldone.engines.models.install import SOURCE_FORMATS, Progress, PullError, PullErrorKind, format_size
+from welldone.engines.models.install import (
+    SOURCE_FORMATS,
+    HubRepository,
+    HubSource,
+    Progress,
+    PullError,
+    PullErrorKind,
+    format_size,
+)
 from welldone.engines.models.pull import ModelPuller
+from welldone.engines.models.repository import AmbiguousModelError, source_of
 from welldone.engines.models.store import model_name_of, models_folder
 
 _SILENT_S = 2.0  # shorter downloads show no progress
 _UNSIZED_INTERVAL_S = 10.0  # between two lines if the size is unknown
+_MAX_QUESTIONS = 5
 
 
 def download_progress(*, is_terminal: bool | None = None) -> AbstractContextManager[Progress]:
@@ -80,8 +94,12 @@ PULL_EXIT_CODES = {
 def run(arguments: list[str]) -> ExitCode:
     """Download a model; its path goes to standard output."""
     options = _parser().parse(arguments)
+    folder = models_folder(os.environ)
     try:
-        path = fetch_model(options.source, folder=models_folder(os.environ), sha256=options.sha256)
+        try:
+            path = fetch_model(options.source, folder=folder, sha256=options.sha256)
+        except AmbiguousModelError as error:
+            path = fetch_model(str(_ask_for_model(error)), folder=folder, sha256=options.sha256)
     except PullError as error:
         if error.kind is PullErrorKind.USER_ERROR:
             raise UsageError(str(error)) from None
@@ -102,6 +120,35 @@ def fetch_model(source: str, *, folder: Path, sha256: str | None = None) -> Path
     """Download a model with a progress display; return its file. Raises `PullError`."""
     with download_progress() as progress:
         return ModelPuller(folder, progress).pull(source, sha256)
+
+
+def fetch_configured_model(model: ModelSettings, *, folder: Path) -> Path:
+    """Download the model of the settings with a progress display; return its file. Raises `PullError`."""
+    with download_progress() as progress:
+        return ModelPuller(folder, progress).pull_configured(model)
+
+
+def _ask_for_model(error: AmbiguousModelError) -> HubRepository | HubSource:
+    """Ask which model of a repository to download. Without a terminal the error is raised again."""
+    width = max(len(model.label) for model in error.models)
+    lines = [f"{error.source} has {len(error.models)} quantisations:"]
+    for number, model in enumerate(error.models, 1):
+        size = format_size(model.size_bytes) if model.size_bytes else ""
+        parts = f", {model.files} files" if model.files > 1 else ""
+        lines.append(f"{number:4}  {ui.printable_name(model.label):{width}}  {size:>9}{parts}")
+    default = error.default
+    question = f"Number or name{f' [{default.label}]' if default else ''}: "
+    for _ in range(_MAX_QUESTIONS):
+        answer = ui.ask("\n".join([*lines, question]))
+        if answer is None:
+            raise error
+        if not answer and default is not None:
+            return source_of(error.source, default)
+        for number, model in enumerate(error.models, 1):
+            if answer.casefold() in (str(number), model.label.casefold()):
+                return source_of(error.source, model)
+        lines = [f"{ui.printable_name(answer)} is not one of them."]
+    raise error
 
 
 def _parser() -> CommandParser:

@@ -18,17 +18,18 @@ import uvloop
 from welldone.cli import banner, supervisor, ui
 from welldone.cli.banner import redacted_url
 from welldone.cli.engine import engine_lines
-from welldone.cli.pull import PULL_EXIT_CODES, fetch_model
+from welldone.cli.pull import PULL_EXIT_CODES, fetch_configured_model
 from welldone.cli.supervisor import HangupPolicy
 from welldone.cli.ui import ExitCode, UsageError
-from welldone.config import builtin_model
 from welldone.config.model import ModelSettings
 from welldone.config.server import Config, ServeSettings
 from welldone.engines.builds import choose_engine
 from welldone.engines.errors import EngineError
 from welldone.engines.models.gguf import GgufError, read_metadata
 from welldone.engines.models.install import PullError
-from welldone.engines.models.store import models_folder, resolve_model_file
+from welldone.engines.models.pull import needs_download
+from welldone.engines.models.repository import find_configured_model
+from welldone.engines.models.store import models_folder
 from welldone.engines.process import failure_excerpt, strip_log_prefix
 from welldone.engines.speculation import with_speculation
 from welldone.engines.supervisor import LocalModel, ModelState
@@ -113,14 +114,14 @@ def _model_problems(model: ModelSettings, folder: Path) -> Iterator[str]:
         if shutil.which(model.command[0]) is None:
             yield f"cannot find the program {ui.printable_name(model.command[0])} of its command"
         return
-    if model.file is not None and (model.file.is_file() or not model.is_builtin):  # the built-in model is downloaded
-        path = resolve_model_file(folder, model.file)
-        if path is None:
-            yield (
-                f"there is no model {ui.printable_name(model.file)}; welldone models lists those that are there, "
-                "welldone pull downloads one"
-            )
-            return
+    path = find_configured_model(folder, model)
+    if path is None and not needs_download(folder, model):
+        yield (
+            f"there is no model {ui.printable_name(str(model.file))}; welldone models lists those that are there, "
+            "welldone pull downloads one"
+        )
+        return
+    if path is not None:
         try:
             read_metadata(path)
         except GgufError as error:
@@ -130,7 +131,7 @@ def _model_problems(model: ModelSettings, folder: Path) -> Iterator[str]:
     except EngineError as error:
         yield f"{error.message} (--engine)"
     try:
-        with_speculation(model, resolve_model_file(folder, model.file), folder)
+        with_speculation(model, path, folder)
     except EngineError as error:
         yield error.message
     files = [("--mmproj", model.mmproj), ("--chat-template-file", model.chat_template_file)]
@@ -298,9 +299,12 @@ def run(config: Config) -> int:
     check_files(config, folder)
     check_routes(config)
     try:
-        if any(model.is_builtin for model in config.models) and builtin_model.find_builtin(folder) is None:
-            note("downloading the built-in model (93 MB, once)")
-            fetch_model(builtin_model.DEFAULT_MODEL.name, folder=folder)
+        if missing := [model for model in config.models if needs_download(folder, model)]:
+            for model in missing:
+                what = "the built-in model (93 MB, once)" if model.hf_repo is None else f"{model.hf_repo} (once)"
+                note(f"downloading {what}")
+                fetch_configured_model(model, folder=folder)
+            check_files(config, folder)  # those of the new models
     except PullError as error:
         ui.print_note(str(error))
         return PULL_EXIT_CODES[error.kind]

@@ -67,6 +67,16 @@ def is_interactive() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
+def ask(question: str) -> str | None:
+    """Ask on stderr and return the line that is typed; None at the end of input, or without a terminal."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    line = sys.stdin.readline()
+    return line.strip() if line else None
+
+
 class StderrAboveProgress:
     """Stderr for messages while a progress line is shown: each write clears the progress line first."""
 

@@ -11,9 +11,8 @@ from typing import Any
 import ray
 
 from welldone.cluster.autoscaling import STREAMS_METRIC
-from welldone.config import builtin_model
 from welldone.config.server import Config
-from welldone.engines.models.pull import ModelPuller
+from welldone.engines.models.pull import ModelPuller, needs_download
 from welldone.engines.models.store import models_folder
 from welldone.engines.supervisor import ModelState
 from welldone.server.access.keys import make_key
@@ -31,8 +30,8 @@ class EngineReplica:
         config = dataclasses.replace(config, server=dataclasses.replace(config.server, host=host))
         folder = models_folder(os.environ)
         (model,) = config.models
-        if model.is_builtin and builtin_model.find_builtin(folder) is None:
-            await asyncio.to_thread(ModelPuller(folder).pull, builtin_model.DEFAULT_MODEL.name)
+        if needs_download(folder, model):
+            await asyncio.to_thread(ModelPuller(folder).pull_configured, model)
         self._log = make_log_handler(config.server, (self._key, *config.secrets))
         self._log.start()
         self._server = Server(config, keys=[self._key], folder=folder)

@@ -58,6 +58,13 @@ class ModelSettings:
         is_name_or_file=True,
         is_of_one_model=True,
     )
+    hf_repo: str | None = model_setting(
+        None,
+        "model on the Hugging Face Hub, downloaded at the first start; without a quantisation: one that is here, else "
+        "Q4_K_M or a similar one",
+        "-hf -hfr --hf-repo OWNER/REPO[:QUANT]",
+        is_of_one_model=True,
+    )
     aliases: tuple[str, ...] = model_setting(
         (),
         "names for clients, separated by commas; the first one is listed",
@@ -331,7 +338,9 @@ class ModelSettings:
     @property
     def is_builtin(self) -> bool:
         """Whether it is the built-in model, which is downloaded if it is missing."""
-        return not self.command and (self.file is None or builtin_model.is_builtin_name(str(self.file)))
+        if self.command or self.hf_repo is not None:
+            return False
+        return self.file is None or builtin_model.is_builtin_name(str(self.file))
 
     @property
     def load_timeout_s(self) -> float:

@@ -27,7 +27,7 @@ from welldone.engines.llama_server import (
 )
 from welldone.engines.memory import Device, check_memory, estimate_memory, read_memory, weights_of
 from welldone.engines.models.gguf import GgufError, GgufMetadata, read_metadata
-from welldone.engines.models.store import resolve_model_file
+from welldone.engines.models.repository import find_configured_model
 from welldone.engines.speculation import with_speculation
 from welldone.http.address import Address
 
@@ -166,8 +166,13 @@ def fits_socket_path(folder: str) -> bool:
 
 def _find_model_file(settings: ModelSettings, models_folder: Path) -> Path:
     """Find the model's file by its path, or by its name in `welldone models`."""
-    if (found := resolve_model_file(models_folder, settings.file)) is not None:
+    if (found := find_configured_model(models_folder, settings)) is not None:
         return found
+    if settings.hf_repo is not None:
+        raise EngineError(
+            f"it is not downloaded yet; run `welldone pull hf:{settings.hf_repo.removeprefix('hf:')}`",
+            is_permanent=True,
+        )
     if settings.file is None or settings.is_builtin:
         raise EngineError("it is not downloaded yet; run `welldone pull default`", is_permanent=True)
     raise EngineError(f"there is no file {settings.file.name}", is_permanent=True)

@@ -23,6 +23,7 @@ from welldone.config.settings import (
     unknown_rule,
 )
 from welldone.config.upstream import ALL_RULES, UpstreamSettings
+from welldone.engines.models.install import PullError, parse_hub_source
 from welldone.http.address import Address, parse_url
 from welldone.http.redaction import MIN_KEY_LENGTH, is_weak_key
 from welldone.protocol.catalog import RULES
@@ -147,8 +148,9 @@ _ModelEntry = tuple[str | None, ModelSettings]
 def _build_models(
     overrides: SettingSource, file: ConfigFile, environment: Mapping[str, str], *, has_upstreams: bool
 ) -> tuple[list[_ModelEntry], list[str]]:
-    """The models to serve, and warnings. With `-m` only that model is served."""
-    if "file" not in overrides:
+    """The models to serve, and warnings. With `-m` or `-hf` only that model is served."""
+    selected = overrides.get("file") or overrides.get("hf_repo")
+    if selected is None:
         if has_upstreams and not file.models:
             return [], _unused_warnings(overrides)
         for key, raw in overrides.items():
@@ -156,8 +158,7 @@ def _build_models(
                 reason = f"applies to one model, but {file.name} has {len(file.models)}: choose one with -m NAME"
                 raise SettingsError(f"{raw.origin} {reason}")
         return [(name, _build_model(name, overrides, file, environment)) for name in file.models or [None]], []
-    selected = overrides["file"]
-    name: str | None = _find_model_table(file, str(selected.value))
+    name = _find_model_table(file, str(selected.value)) if "file" in overrides else None
     if name is not None:  # `-m` names a table, which has the file
         overrides = {key: raw for key, raw in overrides.items() if key != "file"}
     else:
@@ -196,8 +197,8 @@ def _build_model(
     values["aliases"] = tuple(alias for alias in dict.fromkeys(names) if alias != names[0])
     values["defaults"] = {key: value for key, value in defaults.items() if value is not None}
     model = ModelSettings(name=names[0], **values)
-    if name is not None and model.file is None and not model.command:
-        raise SettingsError(f'{file.name}: models.{name} needs a file, such as file = "default", or a command')
+    if name is not None and model.file is None and model.hf_repo is None and not model.command:
+        raise SettingsError(f'{file.name}: models.{name} needs a file, such as file = "default", hf_repo or a command')
     _check_model(model)
     return model
 
@@ -206,6 +207,8 @@ def _model_names(values: Mapping[str, Any]) -> tuple[str, ...]:
     """The configured names of a model, else the name of its file; the first one is the id."""
     if values.get("aliases"):
         return tuple(values["aliases"])
+    if values.get("hf_repo"):
+        return (values["hf_repo"],)  # as llama-server
     file = values.get("file")
     if file is None or builtin_model.is_builtin_name(str(file)):
         return (builtin_model.DEFAULT_MODEL.name, *builtin_model.DEFAULT_MODEL.aliases)
@@ -216,8 +219,14 @@ def _check_model(model: ModelSettings) -> None:
     origin = f"model {model.name!r}"
     for name in (model.name, *model.aliases):
         check_model_name(name)
-    if model.file is not None and model.command:
-        raise SettingsError(f"{origin} has both a file and a command: keep one")
+    named = (("a file", model.file), ("hf_repo", model.hf_repo), ("a command", model.command))
+    if len(kinds := [kind for kind, value in named if value]) > 1:
+        raise SettingsError(f"{origin} has both {' and '.join(kinds)}: keep one")
+    if model.hf_repo is not None:
+        try:
+            parse_hub_source(model.hf_repo)
+        except PullError as error:
+            raise SettingsError(f"--hf-repo: {error}") from None
     if model.command and not any(name in word for word in model.command for name in ("{port}", "{socket}")):
         raise SettingsError(f"{origin}: its command must contain {{port}} or {{socket}}")
     if not model.command and model.parallel > LLAMA_SLOTS:

@@ -1,5 +1,6 @@
-"""Downloads from the Hugging Face Hub. The only module that imports huggingface_hub, an optional and slow import.
+"""The Hugging Face Hub: search, lists of files, downloads.
 
+The only module that imports huggingface_hub, an optional and slow import.
 The library reads HF_ENDPOINT and HF_TOKEN, and resumes interrupted downloads.
 """
 
@@ -10,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+import msgspec
+from huggingface_hub import HfApi, get_hf_file_metadata, get_token, hf_hub_download, hf_hub_url
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
@@ -23,12 +25,50 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from welldone import __version__
 from welldone.engines.models import install
-from welldone.engines.models.install import FreeSpace, HubSource, Progress, PullError
+from welldone.engines.models.install import FreeSpace, HubRepository, HubSource, Progress, PullError
+from welldone.engines.models.repository import RepositoryFile
 
 _HTTP_ERROR: type[Exception] = HfHubHTTPError.__mro__[1]
 """Base error of the HTTP library: requests or httpx, depending on the major version of huggingface_hub."""
 _PROGRESS_POLL_S = 0.2
+_LIST_TIMEOUT_S = 30.0  # lists of files take about a second
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_LIBRARY_ERRORS = (_HTTP_ERROR, OSError, ValueError, RuntimeError, EntryNotFoundError)
+
+
+class FoundRepository(msgspec.Struct, frozen=True, kw_only=True):
+    """A repository that a search found."""
+
+    id: str
+    downloads: int
+    """Of the last 30 days."""
+    likes: int
+    is_gated: bool
+
+
+def search_repositories(query: str, limit: int) -> list[FoundRepository]:
+    """Return repositories with GGUF models whose name has these words, the most downloaded first."""
+    try:
+        api = HfApi(library_name="welldone", library_version=__version__)
+        found = api.list_models(search=query, filter="gguf", sort="downloads", limit=limit)
+        return [
+            FoundRepository(
+                id=model.id, downloads=model.downloads or 0, likes=model.likes or 0, is_gated=bool(model.gated)
+            )
+            for model in found
+        ]
+    except _LIBRARY_ERRORS as error:
+        raise _hub_error(HubRepository("search", None, None), error) from None
+
+
+def list_files(source: HubRepository) -> list[RepositoryFile]:
+    """Return the files of a repository with their sizes."""
+    try:
+        api = HfApi(library_name="welldone", library_version=__version__)
+        info = api.model_info(source.repository, revision=source.revision, files_metadata=True, timeout=_LIST_TIMEOUT_S)
+    except _LIBRARY_ERRORS as error:
+        raise _hub_error(source, error) from None
+    return [RepositoryFile(file.rfilename, file.size or 0) for file in info.siblings or ()]
 
 
 def fetch_from_hub(
@@ -52,7 +92,7 @@ def fetch_from_hub(
                 library_name="welldone",
                 library_version=__version__,
             )
-    except (_HTTP_ERROR, OSError, ValueError, RuntimeError, EntryNotFoundError) as error:
+    except _LIBRARY_ERRORS as error:
         raise _hub_error(file, error) from None
     return Path(path), metadata.etag if metadata.etag and _SHA256.fullmatch(metadata.etag) else None
 
@@ -76,29 +116,36 @@ def _progress_reporting(folder: Path, name: str, total: int | None, progress: Pr
     progress(name, total or install.largest_file_bytes(folder, (".gguf",)), total)
 
 
-def _hub_error(file: HubSource, error: Exception) -> PullError:
+def _hub_error(source: HubSource | HubRepository, error: Exception) -> PullError:
     """Describe an error. The library's messages are not used, since they may contain signed URLs."""
     match error:
         case GatedRepoError():
-            reason = "is gated: request access on its page, then set HF_TOKEN"
+            reason = f"is gated: request access on the page of {source.repository}; {_token_advice()}"
         case RepositoryNotFoundError():
-            reason = f"was not found: there is no repository {file.repository}, or it is private (then set HF_TOKEN)"
+            reason = f"was not found: there is no repository {source.repository}, or it is private: {_token_advice()}"
         case RevisionNotFoundError():
-            reason = f"was not found: the repository has no revision {file.revision!r}"
+            reason = f"was not found: the repository has no revision {source.revision!r}"
         case OfflineModeIsEnabled():
             reason = "cannot be downloaded: HF_HUB_OFFLINE is set; unset it and try again"
         case EntryNotFoundError() if not isinstance(error, FileNotFoundError):  # that one: the Hub is unreachable
-            reason = f"was not found: the repository has no file {file.path}"
+            reason = f"was not found: the repository has no file {getattr(source, 'path', '')}"
         case HfHubHTTPError(response=response) if response.status_code in (401, 403):
-            reason = f"is not accessible ({response.status_code}); check HF_TOKEN"
+            reason = f"is not accessible ({response.status_code}): {_token_advice()}"
         case HfHubHTTPError(response=response) if response.status_code in (404, 410):
             reason = f"was not found ({response.status_code}); check its name"
         case HfHubHTTPError(response=response):
             reason = f"cannot be downloaded: the Hub answered {response.status_code}; try again later"
         case ValueError():
-            return install.user_error(f"{file} is not a file name on the Hub; write hf:OWNER/REPOSITORY/FILE.gguf")
+            return install.user_error(f"{source} is not a name on the Hub; write hf:OWNER/REPOSITORY:QUANTISATION")
         case OSError(strerror=str() as text):
             reason = f"cannot be downloaded: {text.lower()}"
         case _:
             reason = "cannot be downloaded: the Hub is unreachable; check the connection, and HF_ENDPOINT if it is set"
-    return PullError(f"{file} {reason}")
+    return PullError(f"{source} {reason}")
+
+
+def _token_advice() -> str:
+    """Return what to do about a missing permission. The token may come from HF_TOKEN or from `hf auth login`."""
+    if get_token() is None:
+        return "set HF_TOKEN to an access token of an account that may read it"
+    return "the access token in use has no access to it; set HF_TOKEN to one of an account that may read it"

@@ -169,13 +169,17 @@ def _fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-SOURCE_FORMATS = "default, hf:OWNER/REPOSITORY/FILE.gguf[@REVISION] or https://HOST/PATH/FILE.gguf"
+SOURCE_FORMATS = "default, hf:OWNER/REPOSITORY[:QUANTISATION], hf:OWNER/REPOSITORY/FILE.gguf[@REVISION] or https://HOST/PATH/FILE.gguf"
 _HUB_URL = "https://huggingface.co"
+_HUB_PREFIX = "hf:"
 _HUB_FILE_PATH = re.compile(
     r"/(?P<repository>(?!datasets/|spaces/)[\w.-]+/[\w.-]+)/resolve/(?P<revision>[^/?]+)/(?P<path>[^?]+)(?:\?download=true)?",
     re.ASCII,
 )
-_HUB_SOURCE = re.compile(r"hf:(?P<repository>[\w.-]+/[\w.-]+)/(?P<path>[^@]+)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
+_REPOSITORY = r"[\w.-]+/(?![^/]+\.gguf(?:@|$))[\w.-]+"  # the name of a file in its place is a mistake
+_HUB_SOURCE = re.compile(
+    rf"hf:(?P<repository>{_REPOSITORY})(?:/(?P<path>[^@]+)|:(?P<label>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?", re.ASCII
+)
 
 
 class WebSource(msgspec.Struct, frozen=True):
@@ -195,7 +199,7 @@ class WebSource(msgspec.Struct, frozen=True):
     def files(self) -> "list[WebSource]":
         """Return all files of the split model that this file is part of."""
         split = urlsplit(self.url)
-        paths = _split_model_paths(split.path)
+        paths = split_model_paths(split.path)
         return [self] if len(paths) == 1 else [WebSource(split._replace(path=path).geturl()) for path in paths]
 
     def on_hub(self, endpoint: str | None) -> "HubSource | None":
@@ -216,30 +220,63 @@ class HubSource(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         """Return the source in the format that `parse_source` reads."""
-        return f"hf:{self.repository}/{self.path}" + (f"@{self.revision}" if self.revision else "")
+        return f"{_HUB_PREFIX}{self.repository}/{self.path}" + (f"@{self.revision}" if self.revision else "")
 
     def files(self) -> "list[HubSource]":
         """Return all files of the split model that this file is part of."""
-        return [HubSource(self.repository, path, self.revision) for path in _split_model_paths(self.path)]
+        return [HubSource(self.repository, path, self.revision) for path in split_model_paths(self.path)]
+
+
+class HubRepository(msgspec.Struct, frozen=True):
+    """A repository on the Hugging Face Hub, and perhaps one of its quantisations."""
+
+    repository: str
+    label: str | None
+    """The quantisation, such as `Q4_K_M`."""
+    revision: str | None
+
+    def __str__(self) -> str:
+        """Return the source in the format that `parse_source` reads."""
+        label = f":{self.label}" if self.label else ""
+        return f"{_HUB_PREFIX}{self.repository}{label}" + (f"@{self.revision}" if self.revision else "")
 
 
 ModelSource: TypeAlias = WebSource | HubSource
 
 
-def parse_source(text: str) -> ModelSource:
+def parse_source(text: str) -> ModelSource | HubRepository:
     """Parse a source; raise `PullError` if it is not valid."""
-    source: ModelSource
     if text.startswith(("https://", "http://")):
         parse_download_url(text)
         source = WebSource(text)
-    elif match := _HUB_SOURCE.fullmatch(text):
-        source = HubSource(match["repository"], match["path"], match["revision"])
-        if ".." in source.path.split("/"):
-            raise user_error(f"{text!r} leaves its repository")
-    else:
-        raise user_error(f"{_printable(text)} is not a model source{_source_hint(text)}; use {SOURCE_FORMATS}")
+        safe_file_name(source.path)
+        return source
+    if _HUB_SOURCE.fullmatch(text):
+        return parse_hub_source(text)
+    raise user_error(f"{_printable(text)} is not a model source{_source_hint(text)}; use {SOURCE_FORMATS}")
+
+
+def parse_hub_source(text: str) -> HubSource | HubRepository:
+    """Parse a source on the Hub, with or without `hf:`; raise `PullError` if it is not valid."""
+    match = _HUB_SOURCE.fullmatch(text if text.startswith(_HUB_PREFIX) else _HUB_PREFIX + text)
+    if match is None:
+        raise user_error(f"{_printable(text)} is not a repository on the Hub; write OWNER/REPOSITORY:QUANTISATION")
+    if match["path"] is None:
+        return HubRepository(match["repository"], match["label"], match["revision"])
+    source = HubSource(match["repository"], match["path"], match["revision"])
+    if ".." in source.path.split("/"):
+        raise user_error(f"{text!r} leaves its repository")
     safe_file_name(source.path)
     return source
+
+
+def parse_hub_file(source: str) -> HubSource | None:
+    """Return the file on the Hub that a stored origin names, if it does."""
+    try:
+        found = parse_hub_source(source) if source.startswith(_HUB_PREFIX) else None
+    except PullError:
+        return None
+    return found if isinstance(found, HubSource) else None
 
 
 def parse_download_url(url: str) -> SplitResult:
@@ -275,13 +312,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _split_model_paths(path: str) -> list[str]:
+def split_model_paths(path: str) -> list[str]:
+    """Return the paths of all files of the model that a file belongs to."""
     folder, slash, name = path.rpartition("/")
     return [folder + slash + each for each in split_file_names(name)]
 
 
 def _source_hint(text: str) -> str:
-    if re.fullmatch(r"[\w.-]+/[\w.-]+/[^@]+\.gguf(@.*)?", text) and not Path(text).exists():
+    if _HUB_SOURCE.fullmatch(_HUB_PREFIX + text) and not Path(text).exists():
         return f" (did you mean 'hf:{text}'?)"
     if text.endswith(GGUF_SUFFIX):
         return f" (to serve a local file: welldone serve -m {text})"

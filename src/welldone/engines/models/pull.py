@@ -12,17 +12,20 @@ import shutil
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import assert_never
 
 from welldone.config import builtin_model
 from welldone.config.builtin_model import DEFAULT_MODEL, BuiltinModel
-from welldone.engines.models import install
+from welldone.config.model import ModelSettings
+from welldone.engines.models import install, repository
 from welldone.engines.models.download import Download, DownloadLimits, remove_resume_info
 from welldone.engines.models.install import (
     FreeSpace,
+    HubRepository,
     HubSource,
     ModelSource,
     Progress,
@@ -69,17 +72,39 @@ class ModelPuller:
     pip_stall_timeout_s: float = 300.0
     """More than pip's own six attempts of 15 s each, for slow indexes and longer settings."""
 
-    def pull(self, source: str, sha256: str | None = None) -> Path:
-        """Download a model, unless it is installed, and return its (first) file. Raises `PullError`."""
+    def pull(self, source: str, sha256: str | None = None, *, takes_default: bool = False) -> Path:
+        """Download a model, unless it is installed, and return its (first) file. Raises `PullError`.
+
+        `takes_default`: of a repository with several models download the usual one, instead of raising
+        `AmbiguousModelError`.
+        """
         expected_sha256 = _parse_sha256(sha256)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if builtin_model.is_builtin_name(source, self.builtin):
                 return self._pull_builtin(expected_sha256)
-            return self._pull_files(install.parse_source(source), expected_sha256)
+            parsed = install.parse_source(source)
+            if isinstance(parsed, HubRepository):
+                if parsed.label is not None and (path := repository.find_installed(self.folder, parsed)) is not None:
+                    return path
+                parsed = self._choose_file(parsed, takes_default=takes_default)
+            return self._pull_files(parsed, expected_sha256)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise PullError(f"cannot write to {self.folder}: {reason}; set WELLDONE_HOME to another folder") from None
+
+    def pull_configured(self, model: ModelSettings) -> Path:
+        """Download the model that the settings name, the built-in one or one on the Hub. Raises `PullError`."""
+        if model.hf_repo is None:
+            return self.pull(self.builtin.name)
+        return self.pull(str(install.parse_hub_source(model.hf_repo)), takes_default=True)
+
+    def _choose_file(self, source: HubRepository, *, takes_default: bool) -> HubSource:
+        with _importing_hub():
+            from welldone.engines.models import hub  # slow to import
+        models = repository.list_models(hub.list_files(source))
+        chosen = repository.choose_model(source, models, takes_default=takes_default)
+        return HubSource(source.repository, chosen.path, source.revision)
 
     def _pull_builtin(self, expected_sha256: str | None) -> Path:
         builtin = self.builtin
@@ -159,12 +184,8 @@ class ModelPuller:
         remove_resume_info(part)
 
     def _fetch_from_hub(self, file: HubSource, target: Path, expected_sha256: str | None, source: str) -> None:
-        try:
-            from welldone.engines.models import hub  # its library is an extra, and slow to import
-        except ModuleNotFoundError as error:
-            raise install.user_error(
-                f"models from the Hugging Face Hub need the package {error.name}: pip install 'welldone[hub]'"
-            ) from None
+        with _importing_hub():
+            from welldone.engines.models import hub
         # The same folder for the same file, so that the library resumes an interrupted download.
         staging = self.folder / f".hub-{hashlib.sha256(str(file).encode()).hexdigest()[:16]}"
         staging.mkdir(exist_ok=True)
@@ -183,6 +204,24 @@ class ModelPuller:
             install.install_file(downloaded, target, source=source, sha256=sha256)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
+
+
+def needs_download(folder: Path, model: ModelSettings) -> bool:
+    """Return whether `pull_configured` has something to download."""
+    if model.hf_repo is not None:
+        return repository.find_configured_model(folder, model) is None
+    return model.is_builtin and builtin_model.find_builtin(folder) is None
+
+
+@contextmanager
+def _importing_hub() -> Iterator[None]:
+    """Explain an import that fails: the library for the Hub is an extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise install.user_error(
+            f"models from the Hugging Face Hub need the package {error.name}: pip install 'welldone[hub]'"
+        ) from None
 
 
 def _parse_sha256(text: str | None) -> str | None:

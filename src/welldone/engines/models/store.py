@@ -65,7 +65,7 @@ def find_model_file(folder: Path, name: str) -> Path | None:
     """Return the (first) file of the model with this name or file name."""
     if builtin_model.is_builtin_name(name) and (path := builtin_model.find_builtin(folder)):
         return path
-    for stem, files in _files_by_model(folder).items():
+    for stem, files in files_by_model(folder).items():
         if name in (stem, files[0].name, files[0].stem):
             return files[0]
     return None
@@ -73,7 +73,7 @@ def find_model_file(folder: Path, name: str) -> Path | None:
 
 def list_models(folder: Path) -> list[ModelEntry]:
     """List all models in the folder, sorted by name."""
-    return [read_entry(stem, files) for stem, files in sorted(_files_by_model(folder).items())]
+    return [read_entry(stem, files) for stem, files in sorted(files_by_model(folder).items())]
 
 
 def model_name_of(path: Path) -> str:
@@ -112,7 +112,7 @@ def _origin_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
-def _files_by_model(folder: Path) -> dict[str, list[Path]]:
+def files_by_model(folder: Path) -> dict[str, list[Path]]:
     """Return the files of each model, in order."""
     try:
         paths = sorted(islice(folder.iterdir(), _FILES_LIMIT))
