@@ -62,6 +62,14 @@ class FakeHub:
         for path, data in contents.items():
             self.offer(path, data)
 
+    def offer_search(self, *repositories: str) -> None:
+        """Answer every search with these repositories; the first one is gated."""
+        common = {"downloads": 12, "likes": 3, "private": False, "tags": ["gguf"]}
+        found = [
+            {**common, "id": name, "gated": "manual" if name == repositories[0] else False} for name in repositories
+        ]
+        self.site.pages["/api/models"] = Page(json.dumps(found).encode(), headers=JSON_TYPE)
+
     def fail_list(self, status: int, code: str | None) -> None:
         """Answer requests for the list of files with an error."""
         headers = {} if code is None else {"X-Error-Code": code}

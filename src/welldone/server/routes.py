@@ -35,7 +35,7 @@ from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.response_task import ResponseTask
 from welldone.server.generation.service import GenerationService
 from welldone.server.generation.targets import BackendResolver
-from welldone.server.inspector.api import InspectorApi, inspector_routes, wildcard_path
+from welldone.server.inspector.api import InspectorApi, download_routes, inspector_routes, wildcard_path
 from welldone.server.inspector.state import StateApi
 from welldone.server.parts import ServerParts
 from welldone.server.random_ids import random_hex
@@ -93,6 +93,8 @@ class Routes:
                 page.captures, worker_sync=parts.worker_sync, body_s=settings.body_s, is_admin=keys.is_admin
             )
             self._routes |= inspector_routes(page.site, state, inspect)
+            if page.downloads is not None:
+                self._routes |= download_routes(page.downloads)
         self._routes = {path: msgspec.structs.replace(route, path=path) for path, route in self._routes.items()}
 
     @property
@@ -155,7 +157,9 @@ class Routes:
         return await self._resume.wait_idle(within_s)
 
     async def close(self) -> None:
-        """End background responses, and streams without a connection."""
+        """End background responses, streams without a connection, and a download."""
+        if self._parts.page is not None and self._parts.page.downloads is not None:
+            await self._parts.page.downloads.close()
         await self._resume.close()
         await self._responses.background.close()
 

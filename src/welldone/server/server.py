@@ -24,6 +24,7 @@ from welldone.server.app import App, protocol_error_response
 from welldone.server.inspector.api import InspectorServices
 from welldone.server.inspector.assets import StaticSite
 from welldone.server.inspector.captures import CaptureStore
+from welldone.server.inspector.downloads import Downloads
 from welldone.server.inspector.recent import RecentRequests
 from welldone.server.observe.metrics import Metrics
 from welldone.server.observe.recording import TraceRecorder
@@ -100,7 +101,14 @@ class Server:
             self._tracer = module.make_tracer(is_tls=settings.ssl_cert_file is not None)
         page = None
         if site is not None and not settings.no_page:
-            page = InspectorServices(site, RecentRequests(secrets=secrets), CaptureStore(SecretRedactor(secrets)))
+            downloads = None
+            if config.models and worker is None:
+                child_environment = _without_secrets(secrets, environment)
+                downloads = Downloads(
+                    folder, child_environment, check_admin=self._keys.check_admin, body_s=settings.body_s
+                )
+            recent, captures = RecentRequests(secrets=secrets), CaptureStore(SecretRedactor(secrets))
+            page = InspectorServices(site, recent, captures, downloads)
         parts = ServerParts(
             settings=settings,
             supervisor=self.supervisor,

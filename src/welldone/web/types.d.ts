@@ -103,6 +103,16 @@ interface ModelState {
   capabilities: string[];
 }
 
+interface DownloadState {
+  state: "idle" | "running" | "done" | "failed" | "cancelled";
+  source: string;
+  file: string;
+  done_bytes: number;
+  total_bytes: number | null;
+  error: string | null;
+  model: string | null;
+}
+
 interface UpstreamState {
   name: string;
   kind: string | null;
@@ -159,6 +169,7 @@ interface ServerState {
   is_recording: boolean;
   is_draining: boolean;
   models: ModelState[];
+  download: DownloadState | null;
   upstreams: UpstreamState[];
   keys: KeyState[];
   recent: RecentRequest[];

@@ -100,7 +100,7 @@ class ModelPuller:
         return self.pull(str(install.parse_hub_source(model.hf_repo)), takes_default=True)
 
     def _choose_file(self, source: HubRepository, *, takes_default: bool) -> HubSource:
-        with _importing_hub():
+        with importing_hub():
             from welldone.engines.models import hub  # slow to import
         models = repository.list_models(hub.list_files(source))
         chosen = repository.choose_model(source, models, takes_default=takes_default)
@@ -184,7 +184,7 @@ class ModelPuller:
         remove_resume_info(part)
 
     def _fetch_from_hub(self, file: HubSource, target: Path, expected_sha256: str | None, source: str) -> None:
-        with _importing_hub():
+        with importing_hub():
             from welldone.engines.models import hub
         # The same folder for the same file, so that the library resumes an interrupted download.
         staging = self.folder / f".hub-{hashlib.sha256(str(file).encode()).hexdigest()[:16]}"
@@ -214,7 +214,7 @@ def needs_download(folder: Path, model: ModelSettings) -> bool:
 
 
 @contextmanager
-def _importing_hub() -> Iterator[None]:
+def importing_hub() -> Iterator[None]:
     """Explain an import that fails: the library for the Hub is an extra."""
     try:
         yield

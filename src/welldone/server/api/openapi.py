@@ -368,6 +368,15 @@ OPERATIONS = {  # `*` in a path matches a name or an id, as in `server/routes.py
     "GET /page/api/recordings/*": Operation("A recording", {"*/*": ANY}),
     "GET /page/api/tapes/*": Operation("Capture of a response, for the inspector", _OBJECT_REPLY),
     "GET /page/api/rules/*": Operation("A conformance rule", _OBJECT_REPLY),
+    "GET /page/api/hub/search": Operation(
+        "Search the Hugging Face Hub for models. For admins", _OBJECT_REPLY, queries={"q": TEXT}, statuses=(502, 504)
+    ),
+    "GET /page/api/hub/files": Operation(
+        "List the models of a repository. For admins", _OBJECT_REPLY, queries={"repository": TEXT}, statuses=(502, 504)
+    ),
+    "GET /page/api/pull": Operation("The latest download of a model. For admins", _OBJECT_REPLY),
+    "POST /page/api/pull": Operation("Start to download a model. For admins", _OBJECT_REPLY, OBJECT, statuses=(409,)),
+    "DELETE /page/api/pull": Operation("Cancel the download of a model. For admins", _OBJECT_REPLY),
     "POST /page/api/lint": Operation("Check a captured stream against the rules", _OBJECT_REPLY, OBJECT),
 }
 

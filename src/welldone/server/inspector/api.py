@@ -18,6 +18,7 @@ from welldone.server.app import RequestContext, Route, RouteHandler, json_respon
 from welldone.server.inspector import lint
 from welldone.server.inspector.assets import ASSETS_PATH, StaticSite
 from welldone.server.inspector.captures import CaptureStore
+from welldone.server.inspector.downloads import Downloads
 from welldone.server.inspector.lint import LintJob, lint_in_child, run_lint_job
 from welldone.server.inspector.recent import RecentRequests
 from welldone.server.inspector.state import StateApi
@@ -129,6 +130,19 @@ class InspectorServices(NamedTuple):
     site: StaticSite
     recent: RecentRequests
     captures: CaptureStore
+    downloads: Downloads | None
+    """Of a server with local models."""
+
+
+def download_routes(downloads: Downloads) -> dict[str, Route]:
+    """Return the routes that search and download models, by path."""
+    return {
+        f"{_API_PREFIX}hub/search": Route("page", {"GET": downloads.search}, is_rate_limited=True),
+        f"{_API_PREFIX}hub/files": Route("page", {"GET": downloads.list_files}, is_rate_limited=True),
+        f"{_API_PREFIX}pull": Route(
+            "page", {"GET": downloads.get, "POST": downloads.start, "DELETE": downloads.cancel}
+        ),
+    }
 
 
 def inspector_routes(site: StaticSite, state: StateApi, inspector: InspectorApi) -> dict[str, Route]:

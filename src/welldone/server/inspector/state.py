@@ -24,6 +24,7 @@ from welldone.http.server import HttpResponse
 from welldone.server.access.limits import RateLimitStatus, UsageTotals
 from welldone.server.api import models
 from welldone.server.app import RequestContext, json_response
+from welldone.server.inspector.downloads import DownloadView
 from welldone.server.inspector.recent import RECENT_LIMIT, RecentRequest, RecentRequests
 from welldone.server.observe.counters import UpstreamCounts, quantile
 from welldone.server.observe.metrics import TTFT_BUCKETS_S
@@ -142,6 +143,8 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     is_recording: bool
     is_draining: bool
     models: list[ModelView]
+    download: DownloadView | None
+    """The latest download of a model; None: the client may not start one."""
     upstreams: list[UpstreamView]
     keys: list[RateLimitStatus]
     recent: list[RecentRequest]
@@ -190,6 +193,7 @@ class StateApi:
         principals = self.parts.limits.principals if principal is None else [principal]
         may_use, models = self.parts.keys.may_use, self.parts.supervisor.models
         upstreams = self.parts.upstreams.all if is_admin else ()
+        downloads = None if self.parts.page is None else self.parts.page.downloads
         state = ServerState(
             version=__version__,
             now=self.parts.now(),
@@ -201,6 +205,7 @@ class StateApi:
             is_recording=self.parts.recorder is not None,
             is_draining=self.is_draining(),
             models=[self._model_view(one) for one in models if is_admin or may_use(ctx.principal, one.name)],
+            download=downloads.view if is_admin and downloads is not None else None,
             upstreams=[self._upstream_view(upstream, counts.upstreams[upstream.name]) for upstream in upstreams],
             keys=[self._usage(name, counts) for name in sorted({*principals, *counts.spent})],
             recent=counts.recent if is_admin else [replace(row, upstream=None, failed=()) for row in counts.recent],

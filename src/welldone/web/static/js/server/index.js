@@ -7,6 +7,7 @@ import { duration } from "../format.js";
 import { keyNews } from "../key.js";
 import { Banner } from "./banner.js";
 import { makeCharts } from "./charts.js";
+import { Downloads } from "./downloads.js";
 import { Loader } from "./loader.js";
 import { drawModels } from "./models.js";
 import { patchChildren } from "./patch.js";
@@ -39,6 +40,7 @@ class ServerView {
   #charts = makeCharts(this.#sections.Charts.body);
   #recent = makeRecent(this.#sections["Recent requests"].body);
   #loader;
+  #downloads;
   /** @type {ServerState | null} */
   #state = null;
   #isShown = false;
@@ -55,6 +57,7 @@ class ServerView {
       pauseMs: PAUSE_MS,
     });
     this.#loader = new Loader(page, () => this.#onLoader());
+    this.#downloads = new Downloads(this.#sections["Get a model"].body, page, () => this.#poller.hurry());
     this.#all.append(...Object.values(this.#sections).map(({ element }) => element));
     root.append(this.#banner.element, this.#all);
     root.addEventListener("click", (event) => this.#onClick(event));
@@ -94,6 +97,8 @@ class ServerView {
     this.#limited.hidden = state.is_admin;
     this.#sections.Upstreams.element.hidden = !state.is_admin;
     this.#sections.Charts.element.hidden = !state.has_metrics;
+    this.#sections["Get a model"].element.hidden = state.download === null;
+    if (state.download !== null) this.#downloads.draw(state.download);
     patchChildren(this.#sections.Models.body, drawModels(state, this.#loader.pending));
     patchChildren(this.#sections.Upstreams.body, drawUpstreams(state));
     patchChildren(this.#sections.Queue.body, drawQueue(state));
@@ -167,6 +172,7 @@ function aboutServer(state) {
 function makeSections() {
   return {
     Models: makeSection("Models"),
+    "Get a model": makeSection("Get a model"),
     Upstreams: makeSection("Upstreams"),
     Queue: makeSection("Queue"),
     Keys: makeSection("Keys"),
