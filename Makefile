@@ -37,7 +37,7 @@ test-all: test test-more ## run all tests, with the short fault plan, slow tests
 NODE := $(if $(shell command -v npm),$(foreach folder,$(WEB) tests/oracle/node tests/oracle/codex,$(folder)/node_modules/.ready))
 packages: .venv/.dev clients $(NODE) ## install the dependencies of test-more
 
-test-package: .venv/.serve ## build the package, and use it with msgspec only on each Python 3.11 to 3.14 of this machine
+test-package: .venv/.serve .venv-uv/.ready .venv-pipx/.ready ## build the package, use it on each Python of this machine, with pipx and with uvx
 	$(BIN)/python tools/package.py
 
 engine: .venv/.serve ## build llama.cpp for this machine, faster than the wheel; ARGS="--cuda --jobs 4"
@@ -125,7 +125,7 @@ servers: .venv/.serve ## check real servers and regenerate docs/servers.md; ARGS
 
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 --exclude-newer "7 days"
 lock: ## recompile requirements/*.in (needs uv)
-	set -e; for name in serve library test dev ray clients langchain peers frameworks uv; do \
+	set -e; for name in serve library test dev ray clients langchain peers frameworks uv pipx docs; do \
 		$(LOCK) --output-file requirements/$$name.txt requirements/$$name.in; done
 	$(LOCK) --output-file src/welldone/engines/build_tools.txt requirements/engine-tools.in
 

@@ -1,5 +1,5 @@
 """Write the documents that are generated from the code: commands, settings, request fields, protocol, rule pages and
-their index, report schemas, OpenAPI, and the tables of servers.md and scaling.md.
+their index, report schemas, OpenAPI, the manual page, and the tables of servers.md and scaling.md.
 
 With --check nothing is written, and the exit code is 1 if a document is stale.
 """
@@ -45,6 +45,7 @@ from welldone.server.config_file import (
 )
 
 import capacity  # isort: skip  # the folder of a script is on its path
+import man_page  # isort: skip
 import server_page  # isort: skip
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -75,6 +76,7 @@ def _documents() -> dict[Path, str]:
     documents[DOCS / "protocol.md"] = _protocol_page()
     documents[DOCS / "cli.md"] = _cli_page()
     documents[DOCS / "settings.md"] = _settings_page()
+    documents[man_page.PATH] = man_page.render()
     documents[DOCS / "requests.md"] = _requests_page()
     documents[DOCS / "servers.md"] = server_page.render(server_page.load_pages(DOCS / "servers"))
     documents[DOCS / "scaling.md"] = capacity.render((DOCS / "scaling.md").read_text("utf-8"))

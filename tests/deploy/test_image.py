@@ -57,7 +57,8 @@ def test_copied_files_exist_and_reach_the_builder(file: Path) -> None:
 def test_the_package_is_built_from_copied_files(file: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
-    files = [project["project"]["readme"], *project["project"]["license-files"], *wheel["force-include"]]
+    files = [project["project"]["readme"], *project["project"]["license-files"]]
+    files += [*wheel["force-include"], *wheel["shared-data"]]
     packages = [name.split("/")[0] for name in wheel["packages"]]
     assert {*files, *packages, "pyproject.toml"} <= sources(file)
 

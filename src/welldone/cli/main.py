@@ -26,6 +26,7 @@ COMMANDS = {
     "models": "list the models that can be served, and their state on a running server",
     "pull": "download a model and verify its hash",
     "engine": "list the engines that run local models, and build a faster one for this machine",
+    "completion": "print a script that completes commands in bash, zsh or fish",
 }
 
 USAGE = """\
@@ -94,8 +95,8 @@ def missing_dependency(command: str, module: str, platform: str = sys.platform) 
 
 def _usage() -> str:
     # welldone.reporting could wrap these lines too, but it imports msgspec, which --help does without.
-    width, indent = ui.terminal_width(), " " * 10
-    lines = [f"  {name:<7} {text}" for name, text in COMMANDS.items()]
+    width, indent = ui.terminal_width(), " " * 13
+    lines = [f"  {name:<10} {text}" for name, text in COMMANDS.items()]
     if width is not None:
         lines = [textwrap.fill(line, max(width, 40), subsequent_indent=indent) for line in lines]
     return USAGE.format(commands="\n".join(lines))

@@ -184,6 +184,11 @@ class _OccurrenceAction(argparse.Action):
         self._option = option
 
     @property
+    def values(self) -> list[str]:
+        """The values that the setting accepts, if they are few."""
+        return self._option.setting.choices.split() if isinstance(self._option, SettingField) else []
+
+    @property
     def off_flags(self) -> list[str]:
         """The flags that turn the setting off."""
         return self._option.setting.off.split() if isinstance(self._option, SettingField) else []
