@@ -4,6 +4,7 @@ import fnmatch
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -61,6 +62,26 @@ def test_the_package_is_built_from_copied_files(file: Path) -> None:
     files += [*wheel["force-include"], *wheel["shared-data"]]
     packages = [name.split("/")[0] for name in wheel["packages"]]
     assert {*files, *packages, "pyproject.toml"} <= sources(file)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.parent.name)
+def test_the_wheel_can_be_built_from_the_copied_files_alone(file: Path, tmp_path: Path) -> None:
+    for name in sources(file):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, tmp_path / name)
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "dist").glob("*.whl"))) == 1
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.parent.name)
+def test_no_line_is_for_one_processor(file: Path) -> None:
+    lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
+    assert not [line for line in lines if re.search(r"x86|amd64|aarch64|arm64|--platform", line)]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.parent.name)
