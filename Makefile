@@ -15,7 +15,7 @@ install = $(if $(shell command -v uv),uv pip install --quiet --python $(1)/bin/p
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help serve test test-more test-all packages test-package engine test-engine test-scale test-vllm check lint types contracts audit \
-	docs docs-check format clients web-types matrix faults bench bench-serve bench-gateway bench-scale bench-tool \
+	docs docs-check docs-site format clients web-types matrix faults bench bench-serve bench-gateway bench-scale bench-tool \
 	bench-page shots servers lock lock-servers clean
 
 help: ## list the targets
@@ -35,7 +35,7 @@ test-all: test test-more ## run all tests, with the short fault plan, slow tests
 	$(BIN)/python -m pytest $(WORKERS) --hypothesis-profile long -m hypothesis tests/laws tests/protocol tests/rules $(ARGS)
 
 NODE := $(if $(shell command -v npm),$(foreach folder,$(WEB) tests/oracle/node tests/oracle/codex,$(folder)/node_modules/.ready))
-packages: .venv/.dev clients $(NODE) ## install the dependencies of test-more
+packages: .venv/.dev clients .venv-docs/.ready $(NODE) ## install the dependencies of test-more
 
 test-package: .venv/.serve .venv-uv/.ready .venv-pipx/.ready ## build the package, use it on each Python of this machine, with pipx and with uvx
 	$(BIN)/python tools/package.py
@@ -82,6 +82,9 @@ docs: .venv/.test ## regenerate the generated documents
 
 docs-check: .venv/.test ## check that the generated documents are up to date
 	$(BIN)/python tools/docs.py --check
+
+docs-site: .venv-docs/.ready ## build the documentation site into site/, and check its links
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict $(ARGS)
 
 format: .venv/.dev ## format the code and apply automatic lint fixes
 	$(BIN)/ruff check --fix .
@@ -138,7 +141,7 @@ lock-servers: ## recompile requirements/servers-*.in and guidellm.in (needs uv, 
 		$(LOCK_CPU) --output-file requirements/$$name.txt requirements/$$name.in; done
 
 clean: ## remove virtual environments, caches and build output
-	rm -rf .venv .venv-* build dist htmlcov .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* build dist site htmlcov .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -rf .import_linter_cache tests/oracle/*/node_modules $(WEB)/node_modules
 	find src tests tools benchmarks faults -name __pycache__ -type d -prune -exec rm -rf {} +
 

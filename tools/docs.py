@@ -73,6 +73,7 @@ def main() -> int:
 def _documents() -> dict[Path, str]:
     documents = {DOCS / "rules" / f"{rule.id}.md": _rule_page(rule) for rule in RULES.values()}
     documents[DOCS / "rules" / "README.md"] = _rule_index()
+    documents[DOCS / "decisions" / "README.md"] = _decision_index()
     documents[DOCS / "protocol.md"] = _protocol_page()
     documents[DOCS / "cli.md"] = _cli_page()
     documents[DOCS / "settings.md"] = _settings_page()
@@ -187,6 +188,14 @@ def _rule_index() -> str:
                 link = f"[{rule.id}]({rule.id}.md)"
                 cells = [link, rule.severity, rule.detection, rule.repairability, _cell(rule.summary)]
                 lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _decision_index() -> str:
+    lines = ["# Decisions", "", "Choices that a successor might reverse by mistake, with their reasons.", ""]
+    for path in sorted((DOCS / "decisions").glob("[0-9]*.md")):
+        title = path.read_text("utf-8").partition("\n")[0].removeprefix("# ")
+        lines.append(f"- [{title}]({path.name})")
     return "\n".join(lines) + "\n"
 
 

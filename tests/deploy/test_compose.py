@@ -163,6 +163,6 @@ def test_the_gateway_answers_clients_and_prometheus(host: str, tmp_path: Path) -
                     reply = line.reply()
                 assert (reply.status, b"welldone_" in reply.trace.body) == (200, True)
                 with start_chat(running) as line:
-                    assert line.reply().status == 404
+                    assert line.reply().status == 403
         finally:
             upstream.end()
