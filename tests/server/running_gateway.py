@@ -1,7 +1,7 @@
 """The gateway in the test process, with mock upstreams that reply from scripts."""
 
 import dataclasses
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from welldone.config.server import Config, ServeSettings
 from welldone.config.upstream import UpstreamSettings
 from welldone.mock.script import MockReply, MockScript
 from welldone.mock.server import MockServer
+from welldone.server.reload import ReloadResult
 from welldone.server.server import Server
 
 NAMES = "abcdefgh"
@@ -37,6 +38,7 @@ async def gateway(
     first: Mapping[str, Any] | None = None,
     config: Mapping[str, Any] | None = None,
     keys: Sequence[str] = (),
+    on_reload: Callable[[], Awaitable[ReloadResult]] | None = None,
     **settings: Any,  # noqa: ANN401 - fields of ServeSettings
 ) -> AsyncIterator[Gateway]:
     """A gateway with upstreams `a`, `b`, …: settings `each` for all of them, `first` for the first."""
@@ -56,7 +58,8 @@ async def gateway(
         # With the default of one second, a slow machine would get an error event instead of a status.
         server_settings = ServeSettings(port=0, **{"early_s": 30.0, **settings})
         base = Config(server=server_settings, models=(), upstreams=tuple(upstream_settings))
-        server = Server(dataclasses.replace(base, **(config or {})), keys=keys, folder=folder, site=SITE)
+        config_of_all = dataclasses.replace(base, **(config or {}))
+        server = Server(config_of_all, keys=keys, folder=folder, site=SITE, on_reload=on_reload)
         await server.start()
         stack.push_async_callback(server.stop)
         yield Gateway(server, upstreams)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.config.public_settings import public_config
 from tests.table import table
-from welldone.cli import serve, service
+from welldone.cli import serve, startup_checks
 from welldone.cli.ui import UsageError
 from welldone.config.builtin_model import DEFAULT_MODEL
 from welldone.config.server import Config, KeySettings
@@ -353,37 +353,37 @@ def test_secrets_are_never_shown(read: Read) -> None:
 )
 def test_a_route_without_a_valid_target_is_an_error(route: str, expected: str, read: Read) -> None:
     fixed = LAB + "models = ['phi-4']\n"
-    service.check_routes(read("", fixed + "[routes]\nx = 'qwen@lab'"))
+    startup_checks.check_routes(read("", fixed + "[routes]\nx = 'qwen@lab'"))
     with pytest.raises(UsageError) as caught:
-        service.check_routes(read("", fixed + f"[routes]\nx = {route}"))
+        startup_checks.check_routes(read("", fixed + f"[routes]\nx = {route}"))
     assert str(caught.value).startswith(expected)
 
 
 def test_a_server_with_named_keys_generates_no_key(read: Read, tmp_path: Path) -> None:
-    assert service.find_api_keys(read("--host 0.0.0.0", "[keys.ci]\nkey = 'canary-01'")) == ([], None)
+    assert startup_checks.find_api_keys(read("--host 0.0.0.0", "[keys.ci]\nkey = 'canary-01'")) == ([], None)
     (tmp_path / "keys.txt").write_text("canary-01\n")
     (tmp_path / "keys.txt").chmod(0o600)
     with pytest.raises(UsageError, match="key 'ci' and API key 1 are the same") as caught:
-        service.find_api_keys(read("--api-key-file keys.txt"))
+        startup_checks.find_api_keys(read("--api-key-file keys.txt"))
     assert "canary" not in str(caught.value)
 
 
 def test_the_recording_folder_is_private(read: Read, tmp_path: Path) -> None:
     config = read("--upstream http://lab/v1 --record tapes")
-    service.check_files(config, tmp_path)
+    startup_checks.check_files(config, tmp_path)
     assert (tmp_path / "tapes").stat().st_mode & 0o777 == 0o700
-    service.check_files(config, tmp_path)
+    startup_checks.check_files(config, tmp_path)
     (tmp_path / "file").write_text("")
     for folder in ("file", "gone/tapes"):
         with pytest.raises(UsageError, match="for --record: "):
-            service.check_files(read(f"--upstream http://lab/v1 --record {folder}"), tmp_path)
+            startup_checks.check_files(read(f"--upstream http://lab/v1 --record {folder}"), tmp_path)
 
 
 def test_the_example_of_the_gateway_page_is_valid(read: Read) -> None:
     examples = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "gateway.md").read_text("utf-8"), re.DOTALL)
     config = read("", "\n".join(examples), CLOUD_KEY=KEY, CI_KEY=f"{KEY}-ci", REDIS_URL="redis://host:6379/0")
     assert config.limits.store == "redis://host:6379/0"
-    service.check_routes(config)
+    startup_checks.check_routes(config)
     assert [upstream.name for upstream in config.upstreams] == ["lab", "cloud"]
     assert config.routes["*"] == ("qwen-7b@lab",)
 
@@ -393,7 +393,7 @@ def test_the_example_of_the_docs_is_valid(tmp_path: Path) -> None:
     config = serve.read_serve_config(
         ["--config", str(ROOT / "docs" / "examples" / "gateway.toml")], environment, tmp_path
     )
-    service.check_routes(config)
+    startup_checks.check_routes(config)
     assert [upstream.name for upstream in config.upstreams] == ["lab", "gpu-1", "gpu-2", "openai"]
     assert [key.name for key in config.keys] == ["ci", "team"]
     assert (config.models, config.warnings) == ((), ())

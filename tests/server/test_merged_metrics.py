@@ -20,7 +20,7 @@ class FakeQueue:
 
 def _worker(*, is_up: bool, breaker: str) -> str:
     metrics = Metrics(["m"], ["lab"])
-    metrics.watch_upstream_queue("lab", cast("RequestQueue", FakeQueue()))
+    metrics.watch_upstream_queues({"lab": cast("RequestQueue", FakeQueue())})
     metrics.count_request("chat", "m", 200, 0.2)
     metrics.begin_stream()
     metrics.set_upstream_state("lab", is_up=is_up, breaker=breaker)

@@ -90,7 +90,7 @@ NAMES = [
 def _used() -> Metrics:
     clock = Clock()
     metrics = Metrics(["m"], clock=clock)
-    metrics.watch_queue("m", cast("RequestQueue", FakeQueue()))
+    metrics.watch_queues({"m": cast("RequestQueue", FakeQueue())})
     metrics.count_request("chat", "m", 200, 1.5)
     metrics.count_tokens("m", 100, 50, prompt_s=0.5, completion_s=2.0)
     metrics.count_repairs(["delta-role-once", "delta-role-once"])
@@ -256,7 +256,7 @@ def _used_upstreams() -> Metrics:
     """Metrics of a server with two upstreams, one of which was used."""
     clock = Clock()
     metrics = Metrics([], ["lab", "cloud"], clock=clock)
-    metrics.watch_upstream_queue("lab", cast("RequestQueue", FakeQueue()))
+    metrics.watch_upstream_queues({"lab": cast("RequestQueue", FakeQueue())})
     metrics.watch_recorder(cast("TraceRecorder", FakeRecorder()))
     metrics.count_upstream_attempt("lab", 200)
     metrics.count_upstream_attempt("lab", "unreachable")

@@ -33,6 +33,7 @@ from welldone.server.api.openapi import (
     REQUEST_EXAMPLES,
     full_openapi_document,
 )
+from welldone.server.reload import ReloadResult
 from welldone.server.requests.anthropic import anthropic_to_chat
 from welldone.server.requests.chat import read_chat, read_completions
 from welldone.server.requests.fields import read_fields
@@ -255,11 +256,17 @@ def test_an_openapi_validator_accepts_the_document() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+async def unchanged() -> ReloadResult:
+    return ReloadResult(outcome="unchanged")
+
+
 def test_the_document_and_the_routes_have_the_same_paths(tmp_path: Path) -> None:
     models = tuple(ModelSettings(name=name, command=("false", "{port}")) for name in ("x", "y"))  # never loaded
 
     async def check() -> None:
-        async with gateway(tmp_path, MockScript(), config={"models": models}, slots=True) as running:
+        async with gateway(
+            tmp_path, MockScript(), config={"models": models}, slots=True, on_reload=unchanged
+        ) as running:
             routes = running.server.routes
             document = (await running.get("/openapi.json")).json
             assert document == WHOLE

@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from tests.table import table
 from welldone.config.server import KeySettings
 from welldone.gateway.errors import ApiError
-from welldone.server.access.limits import BucketLevel, InMemoryBucketStorage, RateLimiter, UsageTotals, format_duration
+from welldone.server.access.limits import (
+    BucketLevel,
+    InMemoryBucketStorage,
+    RateLimiter,
+    UsageTotals,
+    format_duration,
+    keep_places,
+)
 
 
 class Clock:
@@ -254,3 +261,49 @@ def test_principals_with_limits_are_listed_before_their_first_request() -> None:
     subject = RateLimiter(requests_per_minute=0, tokens_per_minute=0, named=named, principals=["a", "b"], clock=Clock())
     assert subject.principals == ["b"]
     assert subject.status("b").tokens == BucketLevel(5, 5)
+
+
+def test_a_reload_keeps_the_places_of_keys_that_workers_share() -> None:
+    clock, storage = Clock(), InMemoryBucketStorage()
+    names = ["a", "b", "c"]
+    one, other = (RateLimiter(2, 0, principals=names, storage=storage, clock=clock) for _ in range(2))
+    for name in names:
+        one.take_request(name)
+    places = keep_places(names, ["c", "d", "a", "e"], storage)
+    assert places == ["a", "d", "c", "e"]
+    for limiter in (one, other):
+        limiter.reload(2, 0, named=(), principals=["c", "d", "a", "e"], places=places)
+    restarted = RateLimiter(2, 0, principals=places, storage=storage, clock=clock)
+    other.take_request("c")
+    _refused(restarted, "c")
+    one.take_request("b")  # of a request in progress, whose key was removed: it is not charged to `d`
+    other.take_request("d")
+    restarted.take_request("d")
+    _refused(one, "d")
+    places = keep_places(places, ["a"], storage)
+    assert places == ["a", "", "", ""]
+    restarted = RateLimiter(2, 0, principals=places, storage=storage, clock=clock)
+    restarted.take_request("a")
+    _refused(one, "a")
+    assert one.status("b").spent.requests == 2
+
+
+def test_a_reload_forgets_removed_keys_at_the_next_one() -> None:
+    limiter = RateLimiter(2, 0, principals=["a"])
+    limiter.take_request("a")
+    limiter.reload(2, 0, named=(), principals=["b"])
+    assert limiter.totals() == {"a": UsageTotals(requests=1)}
+    limiter.reload(2, 0, named=(), principals=["b"])
+    assert limiter.totals() == {}
+    limiter.reload(1, 0, named=[KeySettings(name="b", key="k", requests_per_minute=3)], principals=["b"])
+    assert limiter.status("b").requests == BucketLevel(3, 3)
+
+
+def test_a_reload_keeps_the_keys_of_a_shared_store() -> None:
+    limiter = RateLimiter(2, 0, principals=["a"])
+    limiter.take_request("stored")
+    limiter.reload(2, 0, named=(), principals=["b", "c"])
+    limiter.take_request("b")
+    limiter.take_request("stored")
+    _refused(limiter, "stored")
+    assert limiter.status("c").requests == BucketLevel(2, 2)

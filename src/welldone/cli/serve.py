@@ -224,7 +224,9 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 def run(arguments: list[str]) -> ExitCode:
     """Serve until a signal arrives."""
-    config = read_serve_config(arguments)
+    here = Path.cwd()
+    config = read_serve_config(arguments, folder=here)
     # The server's packages are an extra; --help and usage errors work without them.
-    code: ExitCode = importlib.import_module("welldone.cli.service").run(config)
+    module = importlib.import_module("welldone.cli.service")
+    code: ExitCode = module.run(config, lambda: read_serve_config(arguments, folder=here))
     return code

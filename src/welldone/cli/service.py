@@ -5,177 +5,45 @@ import errno
 import gc
 import logging
 import os
-import shutil
 import signal
-import ssl
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import uvloop
 
 from welldone.cli import banner, supervisor, ui
 from welldone.cli.banner import redacted_url
+from welldone.cli.config_reader import ConfigReader, log_reload
 from welldone.cli.engine import engine_lines
 from welldone.cli.pull import PULL_EXIT_CODES, fetch_configured_model
+from welldone.cli.service_manager import ServiceManager
+from welldone.cli.startup_checks import check_files, check_routes, find_api_keys
 from welldone.cli.supervisor import HangupPolicy
 from welldone.cli.ui import ExitCode, UsageError
-from welldone.config.model import ModelSettings
+from welldone.cli.worker_channel import WorkerEnd
 from welldone.config.server import Config, ServeSettings
-from welldone.engines.builds import choose_engine
-from welldone.engines.errors import EngineError
-from welldone.engines.models.gguf import GgufError, read_metadata
 from welldone.engines.models.install import PullError
 from welldone.engines.models.pull import needs_download
-from welldone.engines.models.repository import find_configured_model
 from welldone.engines.models.store import models_folder
 from welldone.engines.process import failure_excerpt, strip_log_prefix
-from welldone.engines.speculation import with_speculation
 from welldone.engines.supervisor import LocalModel, ModelState
-from welldone.gateway.routing import route_problems
 from welldone.gateway.upstream import Upstream
-from welldone.http.redaction import MIN_KEY_LENGTH, is_weak_key
-from welldone.server.access.key_file import KeyFileError, permission_warning, read_entries
-from welldone.server.access.keys import ApiKeys, make_key, read_key_file
-from welldone.server.access.origins import is_loopback
 from welldone.server.inspector.assets import ASSETS_PATH, StaticSite
 from welldone.server.observe import log
-from welldone.server.observe.log import FieldValue, Redactor, log_level, log_style, make_formatter, make_log_handler
+from welldone.server.observe.log import (
+    FieldValue,
+    LogHandler,
+    Redactor,
+    log_level,
+    log_style,
+    make_formatter,
+    make_log_handler,
+)
 from welldone.server.observe.workers import Worker
+from welldone.server.reload import NewConfig, ReloadResult
 from welldone.server.server import Server
-
-# Startup checks: keys, certificates, files, programs. The first problem ends the start with one line.
-
-
-def find_api_keys(config: Config, warn: Callable[[str], None] = ui.print_note) -> tuple[list[str], str | None]:
-    """Return the API keys without a name, and the generated key if the server is public and has no key at all."""
-    settings = config.server
-    keys = list(settings.api_keys)
-    is_local = is_loopback(settings.host)
-    if settings.api_key_file is not None:
-        try:
-            file = read_key_file(settings.api_key_file, allows_weak=is_local)
-            keys += file.keys
-            ApiKeys(keys, config.keys)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-        if file.warning is not None:
-            warn(file.warning)
-    if settings.keys_file is not None:
-        _check_key_file(settings.keys_file, config, warn)
-    if any(is_weak_key(key) for key in (*keys, *(named.key for named in config.keys))):
-        warn(f"an API key is shorter than {MIN_KEY_LENGTH} characters: use it on this machine only")
-    if keys or config.keys or config.has_stored_keys or settings.no_api_key or is_local:
-        return keys, None
-    made = make_key()
-    return [made], made
-
-
-def _check_key_file(path: Path, config: Config, warn: Callable[[str], None]) -> None:
-    try:
-        names = {key.name for key in read_entries(path).values()}
-    except KeyFileError as error:
-        raise UsageError(str(error)) from None
-    if taken := sorted(names & {key.name for key in config.keys}):
-        raise UsageError(f"{path} and the settings both have a key {taken[0]}: rename one of them")
-    if warning := permission_warning(path):
-        warn(warning)
-
-
-def check_files(config: Config, models: Path) -> None:
-    """Raise `UsageError` if a file or a program from the settings is missing or unusable."""
-    if config.server.ssl_cert_file is not None and config.server.ssl_key_file is not None:
-        _check_tls(config.server.ssl_cert_file, config.server.ssl_key_file)
-    for model in config.models:
-        where = config.model_locations.get(model.name)
-        for problem in _model_problems(model, models):
-            raise UsageError(problem if where is None else f"{where}: {problem}")
-    if (folder := config.server.record) is not None:
-        try:
-            folder.mkdir(mode=0o700, exist_ok=True)  # recordings may hold private data
-        except OSError as error:
-            name = ui.printable_name(folder)
-            raise UsageError(f"cannot create the folder {name} for --record: {ui.error_text(error)}") from None
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise UsageError(f"cannot write into {ui.printable_name(folder)} (--record): permission denied")
-
-
-def check_routes(config: Config) -> None:
-    """Raise `UsageError` if a route has no target."""
-    own = {name for model in config.models for name in (model.name, *model.aliases)}
-    file = "" if config.server.config is None else f"{config.server.config.name}: "
-    for problem in route_problems(config.routes, config.upstreams, own):
-        raise UsageError(f"{file}{problem}")
-
-
-def _model_problems(model: ModelSettings, folder: Path) -> Iterator[str]:
-    if model.command:
-        if shutil.which(model.command[0]) is None:
-            yield f"cannot find the program {ui.printable_name(model.command[0])} of its command"
-        return
-    path = find_configured_model(folder, model)
-    if path is None and not needs_download(folder, model):
-        yield (
-            f"there is no model {ui.printable_name(str(model.file))}; welldone models lists those that are there, "
-            "welldone pull downloads one"
-        )
-        return
-    if path is not None:
-        try:
-            read_metadata(path)
-        except GgufError as error:
-            yield f"{ui.printable_name(path)} {error}"
-    try:
-        choose_engine(model.engine, os.environ)
-    except EngineError as error:
-        yield f"{error.message} (--engine)"
-    try:
-        with_speculation(model, path, folder)
-    except EngineError as error:
-        yield error.message
-    files = [("--mmproj", model.mmproj), ("--chat-template-file", model.chat_template_file)]
-    for flag, path in (*(("--lora", Path(path)) for path in model.lora), *files):
-        if path is not None and not _can_read(path):
-            yield f"cannot read {ui.printable_name(path)} ({flag})"
-
-
-def _can_read(path: Path) -> bool:
-    return path.is_file() and os.access(path, os.R_OK)
-
-
-class _EncryptedKeyError(Exception):
-    """The private key needs a passphrase."""
-
-
-def _check_tls(certificate: Path, key: Path) -> None:
-    """Load certificate and key as the server does. The error names the file at fault."""
-    for path in (certificate, key):
-        if not _can_read(path):
-            raise UsageError(f"cannot read {ui.printable_name(path)}, which TLS needs")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_verify_locations(certificate)
-    except ssl.SSLError:
-        raise UsageError(f"{ui.printable_name(certificate)} does not hold a certificate in PEM form") from None
-    try:
-        context.load_cert_chain(certificate, key, password=_refuse_passphrase)
-    except _EncryptedKeyError:
-        raise UsageError(
-            f"the key in {ui.printable_name(key)} is encrypted, and a server cannot ask for its passphrase; "
-            "decrypt it: openssl pkey -in KEY -out NEW_KEY"
-        ) from None
-    except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
-            problem = f"does not belong to the certificate in {ui.printable_name(certificate)}"
-        else:
-            problem = "is not a usable private key in PEM form"
-        raise UsageError(f"the key in {ui.printable_name(key)} {problem}") from None
-
-
-def _refuse_passphrase() -> str:
-    # Without this callback OpenSSL would read the passphrase from the terminal.
-    raise _EncryptedKeyError
 
 
 class UpstreamLog:
@@ -286,8 +154,8 @@ _GC_THRESHOLDS = (10_000, 20, 100)
 _LIST_MODELS_TIMEOUT_S = 1.0  # the banner waits this long for model lists of upstreams, which take milliseconds
 
 
-def run(config: Config) -> int:
-    """Serve until a signal arrives."""
+def run(config: Config, read: Callable[[], Config]) -> int:
+    """Serve until a signal arrives. `read` reads the configuration again, and raises `UsageError`."""
 
     def note(text: str) -> None:  # before the log is set up, in the format of the log
         ui.print_note(log.json_line(logging.WARNING, text, {}) if log_style(config.server) == "json" else text)
@@ -310,15 +178,17 @@ def run(config: Config) -> int:
         return PULL_EXIT_CODES[error.kind]
     settings = config.server
     secrets = (*keys, *config.secrets)
+    reader = ConfigReader(config, keys, generated_key=generated_key, folder=folder, read=read)
+    manager = ServiceManager(os.environ)
 
     def serve(worker: Worker | None = None) -> ExitCode:
-        own_config = config if worker is None else supervisor.worker_config(config)
+        secrets = (*reader.keys, *reader.config.secrets)
         handler = make_log_handler(settings, secrets, ui.StderrAboveProgress() if ui.is_interactive() else None)
         if worker is not None:
             handler.addFilter(supervisor.WorkerNumberFilter(worker.number))
 
         async def main() -> ExitCode:
-            return await _ServerProcess(own_config, keys, folder, generated_key, worker).run()
+            return await _ServerProcess(reader, folder, handler, manager, worker).run()
 
         with handler, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(main())
@@ -326,14 +196,22 @@ def run(config: Config) -> int:
     if settings.workers == 1:
         return serve()
     formatter = make_formatter(settings, secrets)
+    reader.on_commit = lambda: formatter.reload_secrets((*reader.keys, *reader.config.secrets))
     has_keys = config.has_keys(keys)
+
+    def announce(port: int) -> None:
+        _print_banner(config, port, has_keys, generated_key, [])
+        manager.ready("serving")
+
     try:
         return supervisor.run_workers(
             settings,
             serve,
-            announce=lambda port: _print_banner(config, port, has_keys, generated_key, []),
+            announce=announce,
             formatter=formatter,
             level=log_level(settings),
+            reader=reader,
+            manager=manager,
         )
     except OSError as error:
         raise UsageError(_listen_error(settings, error)) from None
@@ -364,19 +242,26 @@ class _ServerProcess:
     """The server, from its start to its end."""
 
     def __init__(
-        self, config: Config, keys: list[str], folder: Path, generated_key: str | None, worker: Worker | None
+        self, reader: ConfigReader, folder: Path, handler: LogHandler, manager: ServiceManager, worker: Worker | None
     ) -> None:
-        self._config = config
+        config = self._config = reader.config if worker is None else supervisor.worker_config(reader.config)
+        keys = reader.keys
+        self._reader = reader
+        self._handler = handler
+        self._manager = manager
         self._worker = worker
-        self._has_keys = config.has_keys(keys)
-        self._generated_key = generated_key
+        self._reload_lock = asyncio.Lock()
+        self._reload_tasks: set[asyncio.Task[ReloadResult]] = set()
+        self._is_reload_due = False
+        self._has_reloaded = False
         self._stop_event = asyncio.Event()
         self._is_stopping = False
         self._hangup = HangupPolicy()
         self._is_json_log = log_style(config.server) == "json"
         self._failed_model: LocalModel | None = None
         is_shown = worker is None and ui.is_interactive() and log.LOGGER.isEnabledFor(logging.INFO)
-        self._load_progress = ModelLoadProgress(Redactor((*keys, *config.secrets)), is_shown=is_shown)
+        self._redactor = Redactor((*keys, *config.secrets))
+        self._load_progress = ModelLoadProgress(self._redactor, is_shown=is_shown)
         self._server = Server(
             config,
             keys=keys,
@@ -388,7 +273,11 @@ class _ServerProcess:
             worker=worker,
             # Relative to the document: a proxy may serve both below another path.
             site=StaticSite(ASSETS_PATH.strip("/")),
+            on_reload=self._reload,
         )
+        self._channel: WorkerEnd | None = None
+        if worker is not None and worker.control is not None:
+            self._channel = WorkerEnd(worker.control, self._apply, self._on_reload_finished)
 
     async def run(self) -> ExitCode:
         numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
@@ -412,24 +301,74 @@ class _ServerProcess:
         which only the supervisor sends, aborts.
         """
         if number == signal.SIGHUP and not self._hangup.should_exit():
+            if self._worker is None and not self._is_reload_due:  # workers get it from the supervisor
+                self._is_reload_due = True
+                task = asyncio.get_running_loop().create_task(self._reload())
+                self._reload_tasks.add(task)
+                task.add_done_callback(self._reload_tasks.discard)
             return
         if self._worker is None or number == signal.SIGINT or not self._is_stopping:
             self._stop_event.set()
 
+    # Reload of the configuration: in one process here, with workers by the supervisor.
+
+    async def _reload(self) -> ReloadResult:
+        if self._channel is not None:
+            return await self._channel.request_reload()
+        async with self._reload_lock:
+            self._is_reload_due = False
+            self._manager.reloading()
+            result, new = await asyncio.to_thread(self._reader.prepare)
+            if new is not None:
+                try:
+                    self._apply(new)
+                except (OSError, ValueError) as error:
+                    result = ReloadResult(outcome="failed", file=result.file, error=ui.error_text(error))
+                else:
+                    self._reader.commit(new)
+                    await self._server.upstreams.wait_until_probed(_LIST_MODELS_TIMEOUT_S)
+            log_reload(result)
+            self._on_reload_finished(result)
+            self._manager.ready(result.error or "serving")
+        return result
+
+    def _apply(self, new: NewConfig) -> None:
+        secrets = self._server.reload(new)
+        self._config, self._has_reloaded = new.config, True
+        self._handler.reload_secrets(secrets)
+        self._redactor.reload(secrets)
+
+    def _on_reload_finished(self, result: ReloadResult) -> None:
+        self._server.record_reload(result, is_counted=self._worker is None or self._worker.number == 1)
+
     async def _run(self) -> ExitCode:
-        try:
-            await self._server.start()
-        except OSError as error:
-            raise UsageError(_listen_error(self._config.server, error)) from None
-        limit_garbage_collection()
-        if self._worker is not None:
-            self._worker.on_ready()
-        else:
-            engines = await asyncio.to_thread(engine_lines, self._config)
-            model = await self._listed_model()
-            _print_banner(self._config, self._server.port, self._has_keys, self._generated_key, engines, model)
+        async with self._reload_lock:  # a reload waits for the start
+            try:
+                await self._server.start()
+            except OSError as error:
+                raise UsageError(_listen_error(self._config.server, error)) from None
+            limit_garbage_collection()
+            if self._channel is not None:
+                await self._channel.start()
+            if self._worker is not None:
+                self._worker.on_ready()
+            else:
+                await self._announce()
         await self._stop_event.wait()
         return await self._stop()
+
+    async def _announce(self) -> None:
+        engines = await asyncio.to_thread(engine_lines, self._config)
+        model, reader = await self._listed_model(), self._reader
+        has_keys = self._config.has_keys(reader.keys)
+        _print_banner(self._config, self._server.port, has_keys, reader.generated_key, engines, model)
+        self._manager.ready("serving")
+        if self._manager.watchdog_s is not None:
+            self._keep_alive(self._manager.watchdog_s)
+
+    def _keep_alive(self, interval_s: float) -> None:
+        self._manager.keep_alive()
+        asyncio.get_running_loop().call_later(interval_s, self._keep_alive, interval_s)
 
     async def _listed_model(self) -> str | None:
         """Return the only model that the upstreams list, if they do so in time."""
@@ -443,6 +382,8 @@ class _ServerProcess:
         self._load_progress.stop()
         if self._failed_model is None and self._worker is None:
             ui.print_hint("stopping: running requests may finish; press Ctrl-C again to stop at once")
+        if self._worker is None:
+            self._manager.stopping()
         self._stop_event.clear()
         self._is_stopping = True
         stopping = asyncio.create_task(self._server.stop())
@@ -476,7 +417,7 @@ class _ServerProcess:
             log.event(logging.INFO, "model is unloaded", fields)
         elif model.state in (ModelState.RESTARTING, ModelState.FAILED):
             # A server whose only model never started is of no use: it ends, with the reason on stderr.
-            is_alone = len(self._config.models) == 1 and not self._config.upstreams
+            is_alone = len(self._config.models) == 1 and not self._config.upstreams and not self._has_reloaded
             is_end = model.state is ModelState.FAILED and model.started_at is None and is_alone
             fields["state"] = model.state.value
             if (not is_end or self._is_json_log) and model.last_error is not None and model.last_error.details:

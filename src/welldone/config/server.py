@@ -238,6 +238,15 @@ class ServeSettings:
     quiet: bool = log_setting(False, "log errors only", "-q --quiet --log-disable")
 
 
+RELOADED_SETTINGS = frozenset(
+    {"config", "upstreams", "upstream_key", "api_keys", "api_key_file", "allowed_hosts", "cors_origins", "max_loaded"}
+    | {"keep_alive_s", "early_s", "continuation", "unknown_tools", "reasoning", "report"}
+    | {"body_limit_bytes", "upload_limit_bytes", "body_s", "first_byte_s", "idle_s", "socket_idle_s", "socket_life_s"}
+    | {"requests_per_minute", "tokens_per_minute"}
+)
+"""Settings of the server that a reload changes. All others need a restart."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LimitsSettings:
     """Settings of shared rate limits."""

@@ -77,6 +77,9 @@ class RestartBackoff:
 STANDBY_DELAY_S = 2.0
 """Between a start or takeover and the load of the next standby engine: requests that wait have the CPU first."""
 
+RETIRE_DELAY_S = 1.0
+"""Before a model that is not served any more may be stopped: requests may have found it and not used it yet."""
+
 STOP_TIMEOUT_S = 10.0
 """Between SIGTERM and SIGKILL. llama.cpp ends at once; a command may have work to finish."""
 
@@ -441,7 +444,11 @@ class EngineSupervisor:
         self._changed_event = asyncio.Event()
         self._idle_task: asyncio.Task[None] | None = None
         self._metadata_task: asyncio.Task[None] | None = None
-        self.models: tuple[LocalModel, ...] = tuple(LocalModel(settings, self) for settings in self.settings)
+        self._retired: dict[LocalModel, asyncio.Task[None]] = {}
+        self._set_models([LocalModel(settings, self) for settings in self.settings])
+
+    def _set_models(self, models: Sequence[LocalModel]) -> None:
+        self.models: tuple[LocalModel, ...] = tuple(models)
         named = [(name, model) for model in self.models for name in (model.name, *model.settings.aliases)]
         self._models_by_name = dict(reversed(named))  # the first model with a name gets it
 
@@ -452,24 +459,62 @@ class EngineSupervisor:
     async def start(self) -> None:
         """Start to load the models with `preload`, or the only model. Does not wait for them."""
         self._socket_folder = make_socket_folder(self.environment)
+        self._start_models()
+
+    def _start_models(self) -> None:
         self._metadata_task = asyncio.create_task(self._read_metadata(), name="model metadata")
         for model in self.models:
-            if model.settings.preload or len(self.models) == 1:
+            if (model.settings.preload or len(self.models) == 1) and model.state is ModelState.UNLOADED:
                 model.load()
-        if any(model.settings.idle_unload_s for model in self.models):
+        if self._idle_task is None and any(model.settings.idle_unload_s for model in self.models):
             self._idle_task = asyncio.create_task(self._watch_idle(), name="idle models")
 
     async def _read_metadata(self) -> None:
         for model in self.models:
-            model.metadata = await asyncio.to_thread(read_model_metadata, model.settings, self.folder)
+            if model.metadata is None:
+                model.metadata = await asyncio.to_thread(read_model_metadata, model.settings, self.folder)
+
+    def reload(self, settings: Sequence[ModelSettings], environment: Mapping[str, str], max_loaded: int) -> None:
+        """Serve other models from now on.
+
+        A model whose engine would start in the same way keeps it. The engine of another one, and of a model that is
+        gone, stops when its last request has ended; until then a new engine of the same name runs beside it.
+        """
+        self.environment, self.max_loaded = environment, max_loaded
+        known = {model.name: model for model in self.models}
+        models = []
+        for one in settings:
+            model = known.get(one.name)
+            if model is not None and _engine_settings(model.settings) == _engine_settings(one):
+                model.settings = one
+            else:
+                model = LocalModel(one, self)
+            models.append(model)
+        self._set_models(models)
+        for model in known.values():
+            if model not in self.models:
+                self._retired[model] = asyncio.create_task(self._retire(model), name=f"end of {model.name}")
+        if self._metadata_task is not None:
+            self._metadata_task.cancel()
+        self._start_models()
+        self.notify()
+
+    async def _retire(self, model: LocalModel) -> None:
+        """Stop a model that is not served any more, after its last request."""
+        await self.pause(RETIRE_DELAY_S)
+        while model.running:
+            await _wait_event(self._changed_event, None)
+        await model.stop()
+        del self._retired[model]
 
     async def stop(self, timeout_s: float) -> None:
         """Stop all engines and remove the socket folder. Engines that do not end in time are killed."""
-        for task in (self._metadata_task, self._idle_task):
+        models = (*self.models, *self._retired)
+        for task in (self._metadata_task, self._idle_task, *self._retired.values()):
             if task is not None:
                 task.cancel()
                 await asyncio.wait({task})
-        await asyncio.gather(*(model.stop(timeout_s) for model in self.models))
+        await asyncio.gather(*(model.stop(timeout_s) for model in models))
         if self._socket_folder is not None:
             shutil.rmtree(self._socket_folder, ignore_errors=True)
 
@@ -532,6 +577,14 @@ class EngineSupervisor:
     def release_load_permit(self, model: LocalModel) -> None:
         self._load_permits.discard(model)
         self.notify()
+
+
+_SERVER_SETTINGS = ("aliases", "defaults", "idle_unload_s", "preload", "queue", "queue_wait_s", "start_limit_s")
+"""Settings of a model that do not affect how its engine is started."""
+
+
+def _engine_settings(settings: ModelSettings) -> Mapping[str, object]:
+    return {name: value for name, value in vars(settings).items() if name not in _SERVER_SETTINGS}
 
 
 async def _wait_event(event: asyncio.Event, timeout_s: float | None) -> None:

@@ -110,6 +110,10 @@ class RequestQueue:
         self.slots = max(1, slots)
         self._admit_next()
 
+    def configure(self, max_waiting: int, wait_s: float) -> None:
+        """Change the limits of waiting. They apply to requests that arrive later."""
+        self._max_waiting, self._wait_s = max_waiting, wait_s
+
     def retry_after_s(self) -> int:
         """Estimated whole seconds until a slot is free, from the mean duration of requests."""
         wait_s = (self._mean_duration_s or 0.0) * (self.waiting + 1) / self.slots

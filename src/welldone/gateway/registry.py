@@ -71,26 +71,71 @@ class UpstreamRegistry:
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.all: tuple[Upstream, ...] = tuple(
-            Upstream(one, clock=clock, on_change=self._handle_change) for one in settings
-        )
         self._on_change = on_change
         self._changed_event = asyncio.Event()
+        self._clock = clock
+        self._pause = pause
+        self._tasks: dict[Upstream, asyncio.Task[None]] = {}
+        self._unprobed: set[Upstream] = set()
+        self._all_probed = asyncio.Event()
+        self.all: tuple[Upstream, ...] = ()
+        self._set_upstreams([self._make_upstream(one) for one in settings], routes, local_names)
+
+    def _make_upstream(self, settings: UpstreamSettings) -> Upstream:
+        return Upstream(settings, clock=self._clock, on_change=self._handle_change)
+
+    def _set_upstreams(
+        self, upstreams: Sequence[Upstream], routes: Mapping[str, Sequence[str]], local_names: Collection[str]
+    ) -> None:
+        self._unprobed = {one for one in upstreams if one not in self.all or one in self._unprobed}
+        self.all = tuple(upstreams)
         self._local_names = frozenset(local_names)
         self._router = ModelRouter(routes, self.all, local_names)
         self.resolve: Callable[[str], UpstreamGroup | LocalRoute | None] = self._router.resolve
-        self._clock = clock
-        self._pause = pause
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._unprobed = {upstream.name for upstream in self.all}
-        self._all_probed = asyncio.Event()
+        if self._unprobed:
+            self._all_probed.clear()
 
     async def start(self) -> None:
         """Start the probe tasks, without waiting for a result."""
-        self._tasks = {
-            asyncio.create_task(self._probe_periodically(upstream), name=f"health of {upstream.name}")
-            for upstream in self.all
-        }
+        for upstream in self.all:
+            self._start_probes(upstream)
+
+    def _start_probes(self, upstream: Upstream) -> None:
+        probes = asyncio.create_task(self._probe_periodically(upstream), name=f"health of {upstream.name}")
+        self._tasks[upstream] = probes
+
+    def reload(
+        self,
+        settings: Sequence[UpstreamSettings],
+        routes: Mapping[str, Sequence[str]],
+        *,
+        local_names: Collection[str] = (),
+    ) -> None:
+        """Use other upstreams and routes from now on. Requests in progress keep theirs.
+
+        An upstream whose address and credentials stay the same keeps its health, breaker, models and load.
+
+        Raises:
+            ValueError: a URL or path is invalid; nothing has changed.
+        """
+        known = {upstream.name: upstream for upstream in self.all}
+        new = [self._make_upstream(one) for one in settings]
+        upstreams = []
+        for made in new:
+            before = known.get(made.name)
+            is_same = before is not None and before.address == made.address
+            upstreams.append(before if before is not None and is_same else made)
+        is_changed = {one: one.settings != made.settings for one, made in zip(upstreams, new, strict=True)}
+        for upstream, made in zip(upstreams, new, strict=True):
+            upstream.settings = made.settings
+        self._set_upstreams(upstreams, routes, local_names)
+        for upstream, task in list(self._tasks.items()):
+            if is_changed.get(upstream, True):  # gone, or with another interval or path of its probes
+                task.cancel()
+                del self._tasks[upstream]
+        for upstream in self.all:
+            if upstream not in self._tasks:
+                self._start_probes(upstream)
 
     async def wait_until_probed(self, within_s: float) -> None:
         """Wait until every upstream was probed once, or until the timeout."""
@@ -107,14 +152,16 @@ class UpstreamRegistry:
     def _handle_change(self, upstream: Upstream) -> None:
         self._changed_event.set()
         self._changed_event = asyncio.Event()  # later callers wait for the next change
-        self._on_change(upstream)
+        if upstream in self.all:  # else it was removed, and its last requests are ending
+            self._on_change(upstream)
 
     async def stop(self) -> None:
         """Cancel the probe tasks."""
-        for task in self._tasks:
+        tasks = self._tasks.values()
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks)
 
     def sole_model(self) -> UpstreamGroup | None:
         """The only model, under the first of its names; None if there are several or not all are known.
@@ -162,7 +209,7 @@ class UpstreamRegistry:
                 await run_cooperatively(upstream.record_model_list_in_steps(reply))
                 if not settings.health:
                     upstream.record_probe(reply)
-            self._unprobed.discard(upstream.name)
+            self._unprobed.discard(upstream)
             if not self._unprobed:
                 self._all_probed.set()
             if not settings.probe_s:

@@ -58,6 +58,10 @@ class SecretRedactor:
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
+        self.reload(secrets)
+
+    def reload(self, secrets: Iterable[str]) -> None:
+        """Find another set of secrets from now on."""
         # Longest first: one secret may be the prefix of another.
         self.values: list[str] = sorted(
             {secret for secret in secrets if not is_weak_key(secret)}, key=len, reverse=True

@@ -1,7 +1,7 @@
 """What the parts of a server share. `Server` builds it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,15 +19,17 @@ from welldone.server.observe.metrics import Metrics
 from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.tracing import RequestTracer
 from welldone.server.observe.workers import WorkerSync
+from welldone.server.reload import ReloadResult
 
 if TYPE_CHECKING:  # it has handlers of requests, which use this module
     from welldone.server.inspector.api import InspectorServices
 
 
-class ServerParts(msgspec.Struct, frozen=True, kw_only=True):
+class ServerParts(msgspec.Struct, kw_only=True, eq=False):
     """Settings, models, access control and observation of one server process."""
 
     settings: ServeSettings
+    """Replaced by a reload."""
     supervisor: EngineSupervisor
     upstreams: UpstreamRegistry
     metrics: Metrics
@@ -41,5 +43,7 @@ class ServerParts(msgspec.Struct, frozen=True, kw_only=True):
     stream_store: SharedStore | None = None
     """Where other front ends find resumable streams."""
     page: "InspectorServices | None" = None
+    reload: Callable[[], Awaitable[ReloadResult]] | None = None
+    """Reads the configuration again and applies it; None if the program has no configuration to read."""
     templates: TemplateCache = msgspec.field(default_factory=TemplateCache)
     now: Callable[[], float] = time.time

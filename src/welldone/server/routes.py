@@ -58,12 +58,9 @@ class Routes:
         settings, keys = parts.settings, parts.keys
         self._resume = ResumeService(parts)
         self._generator = GenerationService(parts, self._resume)
-        self._queues = {
-            model.name: RequestQueue(model.settings.slots, model.settings.queue, model.settings.queue_wait_s)
-            for model in parts.supervisor.models
-        }
-        for name, queue in self._queues.items():
-            parts.metrics.watch_queue(name, queue)
+        self._queues: dict[str, RequestQueue] = {}  # of local models
+        self._queued_models: dict[str, LocalModel] = {}
+        self._set_queues()
         self._targets = BackendResolver(parts, self._queues, self._on_attempt_report)
         self._embeddings = EmbeddingsApi(settings, self._targets, self._queues, self._charge_tokens)
         services = (settings, self._targets, self._generator, self._embeddings.count_chat, parts.now)
@@ -85,7 +82,7 @@ class Routes:
         for upstream in parts.upstreams.all:
             if upstream.is_unassigned:
                 self.upstream_changed(upstream)  # all others count as healthy until the first probe
-        self._openapi_document = b""  # built on the first request
+        self._openapi_document = b""  # built on the first request, and again after a reload
         self._routes = self._build_routes()
         if (page := parts.page) is not None:
             state = StateApi(parts, self._queues, page.recent, lambda: self.is_draining)
@@ -122,8 +119,36 @@ class Routes:
             return self._abortable_route(passthrough)
         return route
 
+    def _set_queues(self) -> None:
+        """Create the queues of new models. That of a removed model stays until the next change, for its requests."""
+        models = {model.name: model for model in self._parts.supervisor.models}
+        for name in self._queues.keys() - models.keys() - self._queued_models.keys():
+            del self._queues[name]
+        for name, model in models.items():
+            settings = model.settings
+            if self._queued_models.get(name) is model:
+                self._queues[name].configure(settings.queue, settings.queue_wait_s)
+            else:
+                self._queues[name] = RequestQueue(settings.slots, settings.queue, settings.queue_wait_s)
+        self._queued_models = models
+        self._parts.metrics.watch_queues({name: self._queues[name] for name in models})
+
+    def reload(self) -> None:
+        """Use the present models, upstreams, keys and settings for new requests."""
+        self._set_queues()
+        self._targets.reload()
+        self._responses.owners.is_strict = self._parts.keys.has_several_principals
+        for service in (self._responses, self._messages, self._ollama, self._gemini, self._embeddings):
+            service.settings = self._parts.settings
+        self._passthrough.settings = self._resume.settings = self._parts.settings
+        for upstream in self._parts.upstreams.all:
+            self.upstream_changed(upstream)
+        self._openapi_document = b""
+
     def model_changed(self, model: LocalModel) -> None:
         """Update metrics and queue after a change of a model's state."""
+        if self._queued_models.get(model.name) is not model:
+            return  # it is not served any more
         self._parts.metrics.set_engine_state(model.name, is_up=model.state is ModelState.READY, restarts=model.restarts)
         if model.capabilities is not None:
             self._queues[model.name].resize(model.capabilities.slots)
@@ -239,6 +264,8 @@ class Routes:
             "/metrics": get("metrics", self._show_metrics),
             "/openapi.json": get("openapi", self._show_document),
         }
+        if self._parts.reload is not None:
+            paths["/admin/reload"] = Route("admin", {"POST": self._reload})
         if self._parts.settings.slots:
             paths["/slots"] = get("slots", self._show_slots)
         return paths
@@ -266,7 +293,16 @@ class Routes:
             ctx, backend, GenerationRequest(body=body, id=request_id, endpoint=endpoint)
         )
 
-    # Health, metrics and documents.
+    # Administration, health, metrics and documents.
+
+    async def _reload(self, ctx: RequestContext) -> HttpResponse:
+        """Read the configuration again and apply it. For admins."""
+        self._parts.keys.check_admin(ctx.principal)
+        assert self._parts.reload is not None
+        result = await self._parts.reload()
+        if result.error is not None:
+            raise ApiError(409, f"The configuration is unchanged: {result.error}", code="invalid_configuration")
+        return json_response(result)
 
     async def _liveness(self, ctx: RequestContext) -> HttpResponse:
         return json_response({"status": "ok"})

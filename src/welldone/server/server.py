@@ -6,7 +6,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from welldone.gateway.upstream import Upstream
 from welldone.http.client import ConnectionPool, send
 from welldone.http.redaction import SecretRedactor, is_weak_key
 from welldone.http.server import HttpServer
-from welldone.server.access.control import connect_store, make_access_control
+from welldone.server.access.control import connect_store, limited_principals, make_access_control
 from welldone.server.access.origins import OriginPolicy
 from welldone.server.access.store import STREAM_COPIES, SharedStore
 from welldone.server.app import App, protocol_error_response
@@ -32,6 +32,7 @@ from welldone.server.observe.repair_summary import RepairSummary
 from welldone.server.observe.tracing import RequestTracer
 from welldone.server.observe.workers import Worker, WorkerSync
 from welldone.server.parts import ServerParts
+from welldone.server.reload import NewConfig, ReloadResult
 from welldone.server.routes import Routes
 
 _UNREAD_MARGIN_S = 60.0  # beyond the write timeout of a response task, which closes the stream first and logs why
@@ -55,18 +56,22 @@ class Server:
         on_upstream: Callable[[Upstream], None] = lambda _: None,
         worker: Worker | None = None,
         site: StaticSite | None = None,
+        on_reload: Callable[[], Awaitable[ReloadResult]] | None = None,
     ) -> None:
         self._config = config
+        self._environment = environment
         self._worker = worker
         self._on_change = on_change
         self._on_upstream = on_upstream
         settings = config.server
         keys = tuple(keys)
         self._keys, self._limits, self._store = make_access_control(
-            config, keys, None if worker is None else worker.bucket_storage
+            config,
+            keys,
+            None if worker is None else worker.bucket_storage,
+            () if worker is None else worker.places,
         )
-        local_names = [name for model in config.models for name in (model.name, *model.aliases)]
-        secrets = {*keys, *config.secrets}
+        secrets = self._secrets = {*keys, *config.secrets}
         self._metrics = Metrics(
             (model.name for model in config.models),
             upstreams=[upstream.name for upstream in config.upstreams],
@@ -83,7 +88,7 @@ class Server:
             stall_s=settings.stall_s,
         )
         self.upstreams: UpstreamRegistry = UpstreamRegistry(
-            config.upstreams, config.routes, local_names=local_names, on_change=self._upstream_changed
+            config.upstreams, config.routes, local_names=_local_names(config), on_change=self._upstream_changed
         )
         self._worker_sync = None if worker is None else WorkerSync(worker, self._metrics.render)
         self._stream_store: SharedStore | None = None
@@ -109,7 +114,8 @@ class Server:
                 )
             recent, captures = RecentRequests(secrets=secrets), CaptureStore(SecretRedactor(secrets))
             page = InspectorServices(site, recent, captures, downloads)
-        parts = ServerParts(
+        self._tls: ssl.SSLContext | None = None
+        self._parts = parts = ServerParts(
             settings=settings,
             supervisor=self.supervisor,
             upstreams=self.upstreams,
@@ -122,6 +128,7 @@ class Server:
             worker_sync=self._worker_sync,
             stream_store=self._stream_store,
             page=page,
+            reload=on_reload,
         )
         self.routes: Routes = Routes(parts)
         self._app = App(self.routes.find, parts, self._origin_policy(settings.port))
@@ -145,9 +152,8 @@ class Server:
         if self._store is not None:
             await self._store.start()
         sockets = sockets if self._worker is None else self._worker.sockets
-        self.port = await self._listener.start(
-            settings.host, settings.port, tls=_tls_context(self._config), sockets=sockets
-        )
+        self._tls = _tls_context(self._config)
+        self.port = await self._listener.start(settings.host, settings.port, tls=self._tls, sockets=sockets)
         self._app.origins = self._origin_policy(self.port)
         self._metrics.watch_loop(asyncio.get_running_loop())
         if self._recorder is not None:
@@ -157,6 +163,49 @@ class Server:
         if self._worker_sync is not None:
             await self._worker_sync.start()
         self._repair_summary.start()
+
+    def reload(self, new: NewConfig) -> set[str]:
+        """Apply another configuration to new requests; requests in progress end as they began.
+
+        Its settings that need a restart are those of the start. Returns the secrets that must not appear in logs: those
+        of requests in progress are among them.
+
+        Raises:
+            OSError: a TLS file cannot be read; nothing has changed.
+            ValueError: the configuration was not checked; nothing has changed.
+        """
+        config, settings, metrics = new.config, new.config.server, self._metrics
+        if self._tls is not None and settings.ssl_cert_file is not None:  # a renewed certificate
+            self._tls.load_cert_chain(settings.ssl_cert_file, settings.ssl_key_file)
+        self.upstreams.reload(config.upstreams, config.routes, local_names=_local_names(config))
+        self._keys.reload(new.keys, config.keys)
+        now_secrets = {*new.keys, *config.secrets}
+        secrets, self._secrets = self._secrets | now_secrets, now_secrets
+        self._config = config
+        self._parts.settings = settings
+        self._limits.reload(
+            settings.requests_per_minute,
+            settings.tokens_per_minute,
+            named=config.keys,
+            principals=limited_principals(config, self._keys),
+            places=new.places,
+        )
+        metrics.reload((model.name for model in config.models), (one.name for one in config.upstreams), secrets)
+        redactors = [] if self._recorder is None else [self._recorder.secrets]
+        if self._parts.page is not None:
+            redactors += [self._parts.page.recent.secrets, self._parts.page.captures.secrets]
+        for redactor in redactors:
+            redactor.reload(secrets)
+        self.supervisor.reload(config.models, _without_secrets(secrets, self._environment), settings.max_loaded)
+        self.routes.reload()
+        self._app.origins = self._origin_policy(self.port)
+        return secrets
+
+    def record_reload(self, result: ReloadResult, *, is_counted: bool = True) -> None:
+        """Report a reload in the metrics. Of several workers one counts it."""
+        self._metrics.set_reload(is_successful=result.error is None)
+        if is_counted:
+            self._metrics.count_reload(result.outcome)
 
     async def stop(self) -> bool:
         """Drain: wait for running requests up to the limit, then abort them. Returns whether all finished."""
@@ -209,6 +258,10 @@ class Server:
             is_tls=settings.ssl_cert_file is not None,
             has_keys=not self._keys.allows_anonymous,
         )
+
+
+def _local_names(config: Config) -> list[str]:
+    return [name for model in config.models for name in (model.name, *model.aliases)]
 
 
 def _without_secrets(keys: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:

@@ -27,17 +27,18 @@ def connect_store(url: str, *, timeout_s: float = STORE_TIMEOUT_S) -> StoreClien
     return client
 
 
-def make_access_control(config: Config, keys: Collection[str], bucket_storage: BucketStorage | None) -> AccessControl:
-    """Build keys and limits. `bucket_storage` is shared by the workers of this machine; unused with a shared store."""
+def make_access_control(
+    config: Config, keys: Collection[str], bucket_storage: BucketStorage | None, places: Collection[str] = ()
+) -> AccessControl:
+    """Build keys and limits. The workers of this machine share `bucket_storage`, and `places` in it."""
     settings = config.server
     api_keys = ApiKeys(keys, config.keys)
     store = None if config.limits.store is None else SharedStore(connect_store(config.limits.store))
-    has_others = store is not None or config.has_stored_keys
     limits = RateLimiter(
         settings.requests_per_minute,
         settings.tokens_per_minute,
         named=config.keys,
-        principals=() if has_others and api_keys.allows_anonymous else api_keys.principals,
+        principals=places or limited_principals(config, api_keys),
         storage=bucket_storage if store is None else None,
         store=store,
     )
@@ -45,6 +46,12 @@ def make_access_control(config: Config, keys: Collection[str], bucket_storage: B
         look_up = _key_lookup(settings.keys_file, store)
         api_keys = SharedApiKeys(keys, config.keys, look_up=look_up, on_found=limits.set_rates)
     return AccessControl(api_keys, limits, store)
+
+
+def limited_principals(config: Config, keys: ApiKeys) -> list[str]:
+    """The principals of the settings that have limits, in the order of the settings (the same in every worker)."""
+    has_others = config.limits.store is not None or config.has_stored_keys
+    return [] if has_others and not keys.has_configured else keys.principals
 
 
 def _key_lookup(path: Path | None, store: SharedStore | None) -> KeyLookup:

@@ -49,6 +49,10 @@ class ApiKeys:
 
     def __init__(self, keys: Iterable[str], named: Iterable[KeySettings] = ()) -> None:
         """Raises `ValueError` for keys that are empty, duplicate, or cannot be sent in a header."""
+        self.reload(keys, named)
+
+    def reload(self, keys: Iterable[str], named: Iterable[KeySettings] = ()) -> None:
+        """Replace all keys. Raises `ValueError` as the constructor; then nothing has changed."""
         plain = dict.fromkeys(keys)
         owners = {key: f"API key {number}" for number, key in enumerate(plain, 1)}
         all_keys = [KeySettings(name=_derived_principal(key), key=key, admin=True) for key in plain]
@@ -58,17 +62,22 @@ class ApiKeys:
                 raise ValueError(f"{owner} and {owners[settings.key]} are the same: choose another")
             owners[settings.key] = owner
             all_keys.append(settings)
+        if len(owners) > MAX_KEYS:
+            raise ValueError(f"{len(owners)} keys are too many: {MAX_KEYS} at most")
+        for key, owner in owners.items():
+            if reason := invalid_key_reason(key):
+                raise ValueError(f"{owner} {reason}")
         self._digests = [(key_digest(settings.key), settings.name) for settings in all_keys]
         self._by_name: dict[str, KeySettings | SharedKey] = {settings.name: settings for settings in all_keys}
         self.allows_anonymous: bool = not self._digests
         """Whether there are no keys, so that requests need none."""
         self.has_several_principals: bool = len(self._digests) > 1
         """Whether there may be several principals, whose data must be separated."""
-        if len(owners) > MAX_KEYS:
-            raise ValueError(f"{len(owners)} keys are too many: {MAX_KEYS} at most")
-        for key, owner in owners.items():
-            if reason := invalid_key_reason(key):
-                raise ValueError(f"{owner} {reason}")
+
+    @property
+    def has_configured(self) -> bool:
+        """Whether the settings have keys."""
+        return bool(self._digests)
 
     @property
     def principals(self) -> list[str]:
@@ -304,15 +313,23 @@ class SharedApiKeys(ApiKeys):
         on_found: Callable[[SharedKey], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(keys, named)
-        self.allows_anonymous = False  # requests need a key even while there is none
-        self.has_several_principals = True  # there may be any number of keys
-        self._local_principals = {ANONYMOUS, *self._by_name}
         self._find = look_up
         self._on_found = on_found
         self._clock = clock
         self._cached: dict[bytes, _CachedKey] = {}
         self._negative_cache: dict[bytes, float] = {}  # expiry of unknown keys
+        super().__init__(keys, named)
+
+    def reload(self, keys: Iterable[str], named: Iterable[KeySettings] = ()) -> None:
+        """Replace the configured keys."""
+        super().reload(keys, named)
+        self.allows_anonymous = False  # requests need a key even while there is none
+        self.has_several_principals = True  # there may be any number of keys
+        self._local_principals = {ANONYMOUS, *self._by_name}
+        self._cached = {
+            digest: cached for digest, cached in self._cached.items() if cached.key.name not in self._by_name
+        }
+        self._by_name |= {cached.key.name: cached.key for cached in self._cached.values()}
 
     @property
     def cache_sizes(self) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -180,12 +180,47 @@ class RateLimiter:
         self._sync_task: asyncio.Task[None] | None = None
         self._buckets: dict[str, dict[str, TokenBucket]] = {}
         self._slots: dict[str, int] = {}  # of the keys of a key file
-        self._indexes: dict[str, int] = {}
         self._totals: dict[str, UsageTotals] = {}
+        self._indexes: dict[str, int] = {name: index for index, name in enumerate(principals) if name}
+        self._configured = set(self._indexes)
+        self._removed: set[str] = set()
         for key in named:
             self.set_rates(key)
-        for principal in principals:
+        for principal in self._configured:
             self._buckets_of(principal)
+
+    def reload(
+        self,
+        requests_per_minute: int,
+        tokens_per_minute: int,
+        *,
+        named: Iterable[KeySettings | SharedKey],
+        principals: Sequence[str],
+        places: Sequence[str] | None = None,
+    ) -> None:
+        """Set other limits and principals. Those that stay keep their level and usage.
+
+        Processes that share a storage pass the same `places`, which `keep_places` has ordered.
+        """
+        self._default_limits = (requests_per_minute, tokens_per_minute)
+        for name in self._removed - set(principals):  # by the reload before this one
+            self._buckets.pop(name, None)
+            self._totals.pop(name, None)
+        self._removed = self._configured - set(principals)
+        if places is None:
+            found = [name for name in self._indexes if name not in self._configured]  # in the shared store
+            places = keep_places(_in_order(self._indexes), [*principals, *found], self._storage)
+        self._configured = set(principals)
+        self._indexes = {name: index for index, name in enumerate(places) if name}
+        for name in self._removed:
+            self._key_limits.pop(name, None)
+            self._buckets[name] = {}  # its requests in progress are not charged
+        for key in named:
+            self.set_rates(key)
+        for name in (self._buckets.keys() | self._configured) - self._removed:
+            self._buckets[name] = self._make_buckets(name)
+        for name in self._buckets:
+            self._totals.setdefault(name, UsageTotals())
 
     def set_rates(self, key: KeySettings | SharedKey) -> None:
         """Set the limits of a key. When they change, the level of its buckets stays."""
@@ -297,7 +332,9 @@ class RateLimiter:
     def _index_of(self, principal: str) -> int:
         if principal in self._slots:
             return FIRST_FILE_INDEX + self._slots[principal]
-        return self._indexes.setdefault(principal, len(self._indexes))
+        if principal not in self._indexes:
+            self._indexes[principal] = max(self._indexes.values(), default=-1) + 1
+        return self._indexes[principal]
 
     def _limits_of(self, principal: str) -> tuple[int, int]:
         return self._key_limits.get(principal, self._default_limits)
@@ -334,6 +371,27 @@ class RateLimiter:
         levels = {"requests": count.requests - owed_requests, "tokens": count.tokens - owed_tokens}
         for unit, bucket in self._buckets_of(principal).items():
             bucket.set_level(levels[unit], now)
+
+
+def keep_places(before: Sequence[str], principals: Iterable[str], storage: BucketStorage) -> list[str]:
+    """Order principals so that those of before keep the index of their buckets; an empty name is a free place.
+
+    The buckets of new principals are full.
+    """
+    names, known = dict.fromkeys(principals), set(before)
+    new = iter([name for name in names if name not in known])
+    places = [name if name in names else next(new, "") for name in before]
+    places += new
+    for place, name in enumerate(places):
+        if name and name not in known:
+            for bucket in range(place * len(_UNITS), (place + 1) * len(_UNITS)):
+                storage.update(bucket, lambda *_: (0.0, 0.0))
+    return places
+
+
+def _in_order(indexes: Mapping[str, int]) -> list[str]:
+    names = {index: name for name, index in indexes.items()}
+    return [names.get(index, "") for index in range(max(names, default=-1) + 1)]
 
 
 def _available_units(level: float) -> int:

@@ -232,6 +232,13 @@ REPLY_COMPONENTS: Json = {
     "DetokenizedText": reply_object(_of_type(TEXT, "content", "prompt")),
     "Status": reply_object({"status": {"const": "ok"}}),
     "Done": reply_object({"success": {"const": True}}),
+    "Reload": reply_object(
+        {
+            "outcome": {"enum": ["applied", "unchanged"]},
+            **_of_type(_NULLABLE_TEXT, "file", "error"),
+            **_of_type(_array(TEXT), "changes", "warnings"),
+        }
+    ),
     "Slots": _array(reply_object({"id": _COUNT, "model": TEXT, "is_processing": _BOOLEAN})),
     "Error": reply_object(
         {"error": reply_object({**_of_type(TEXT, "message", "type"), **_of_type(_NULLABLE_TEXT, "param", "code")})}
@@ -356,6 +363,7 @@ OPERATIONS = {  # `*` in a path matches a name or an id, as in `server/routes.py
     "POST /models/load": Operation("Start to load a local model. For admins", "Done", "LoadRequest"),
     "GET /models/unload": _MODEL_OPERATION,
     "POST /models/unload": Operation("Unload a local model. For admins", "Done", "LoadRequest", statuses=(409,)),
+    "POST /admin/reload": Operation("Read the configuration again. For admins", "Reload", statuses=(409,)),
     "GET /health": Operation("Readiness: whether requests can be served", "Status"),
     "GET /livez": Operation("Liveness: whether the server runs", "Status"),
     "GET /readyz": Operation("Same as `/health`", "Status"),

@@ -29,7 +29,7 @@ class UpstreamIdOwners:
     """
 
     def __init__(self, *, is_strict: bool, worker_sync: WorkerSync | None = None, limit: int = MAX_IDS) -> None:
-        self._is_strict = is_strict
+        self.is_strict = is_strict
         self._worker_sync = worker_sync
         self._limit = limit
         self._owners: OrderedDict[str, str] = OrderedDict()
@@ -41,7 +41,7 @@ class UpstreamIdOwners:
 
     def claim(self, principal: str, response: Json) -> None:
         """Store the ids of a response that a key receives."""
-        if not self._is_strict:
+        if not self.is_strict:
             return
         for state_id in _state_ids(response):
             if self._owners.setdefault(state_id, principal) != principal:
@@ -52,7 +52,7 @@ class UpstreamIdOwners:
 
     async def not_owned(self, principal: str, ids: Iterable[str]) -> set[str]:
         """Return the ids that the key did not receive, or that are no longer stored."""
-        if not self._is_strict:
+        if not self.is_strict:
             return set()
         unowned = {state_id for state_id in ids if self._owners.get(state_id) != principal}
         unknown = [state_id for state_id in unowned if state_id not in self._owners]

@@ -270,7 +270,7 @@ class PassthroughApi:
     def __init__(
         self, settings: ServeSettings, targets: BackendResolver, *, charge_tokens: Callable[[RequestContext, int], None]
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._targets = targets
         self._charge_tokens = charge_tokens
         self._routes = [
@@ -301,7 +301,7 @@ class PassthroughApi:
             if local is None or upload.json is None:
                 raise ApiError(404, "Local models do not support this endpoint.", code="not_found")
             return await local(ctx, upload.json)
-        write_s, path, attempts = self._settings.write_s, _upstream_path(ctx), RetryLoop(backend, trace=ctx.trace)
+        write_s, path, attempts = self.settings.write_s, _upstream_path(ctx), RetryLoop(backend, trace=ctx.trace)
         request = PassthroughRequest(ctx, path, endpoint, upload, write_s=write_s, charge_tokens=self._charge_tokens)
         try:
             await attempts.run(request)
@@ -314,7 +314,7 @@ class PassthroughApi:
         return None
 
     async def _read_upload(self, ctx: RequestContext) -> PassthroughBody:
-        request, settings = ctx.request, self._settings
+        request, settings = ctx.request, self.settings
         check_encoding(request.headers)
         content_type = request.headers.get("Content-Type")
         limit = settings.upload_limit_bytes if is_multipart_form(content_type) else settings.body_limit_bytes

@@ -65,18 +65,29 @@ class BackendResolver:
         self._parts = parts
         self._send = parts.send
         self._on_report = on_report
-        self._local_backends = {
-            model.name: LocalBackend(model, queues[model.name], parts.settings) for model in parts.supervisor.models
-        }
-        self._queues = {
-            upstream.name: RequestQueue(
-                upstream.settings.limit, upstream.settings.queue, upstream.settings.queue_wait_s
-            )
-            for upstream in parts.upstreams.all
-        }
+        self._local_queues = queues
+        self._queues: Mapping[str, RequestQueue] = {}
         self._upstream_backend = lru_cache(_CACHED_BACKENDS)(self._make_upstream_backend)
-        for name, queue in self._queues.items():
-            parts.metrics.watch_upstream_queue(name, queue)
+        self.reload()
+
+    def reload(self) -> None:
+        """Use the present models, upstreams and settings. Requests in progress keep their backends and queues."""
+        parts, queues = self._parts, {}
+        self._local_backends = {
+            model.name: LocalBackend(model, self._local_queues[model.name], parts.settings)
+            for model in parts.supervisor.models
+        }
+        for upstream in parts.upstreams.all:
+            settings, queue = upstream.settings, self._queues.get(upstream.name)
+            if queue is None:
+                queue = RequestQueue(settings.limit, settings.queue, settings.queue_wait_s)
+            else:
+                queue.configure(settings.queue, settings.queue_wait_s)
+                queue.resize(settings.limit)
+            queues[upstream.name] = queue
+        self._queues = queues
+        self._upstream_backend.cache_clear()
+        parts.metrics.watch_upstream_queues(queues)
 
     def find(self, ctx: RequestContext, name: object) -> LocalBackend | UpstreamBackend:
         """Return the backend for a model name. The name is optional if the server has one model.

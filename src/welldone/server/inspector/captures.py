@@ -415,7 +415,7 @@ class CaptureStore:
     """The most recent captures, by principal and id."""
 
     def __init__(self, secrets: SecretRedactor, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._secrets = secrets
+        self.secrets: SecretRedactor = secrets
         self._clock = clock
         self._captures: OrderedDict[tuple[str, str], StreamCapture] = OrderedDict()
 
@@ -426,7 +426,7 @@ class CaptureStore:
         if _CAPTURE_ID.fullmatch(id) is None:
             return None
         about = CapturedRequest(id, endpoint, model, is_stream)
-        capture = StreamCapture(about, self._secrets, lambda: round(self._clock() - began, 6), self._evict)
+        capture = StreamCapture(about, self.secrets, lambda: round(self._clock() - began, 6), self._evict)
         previous = self._captures.pop((principal, id), None)
         if previous is not None:
             previous.clear()

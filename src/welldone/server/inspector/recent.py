@@ -28,7 +28,7 @@ class RecentRequests:
     """Ring buffer of completed requests. `add` is cheap: secrets are redacted when the rows are read."""
 
     def __init__(self, *, secrets: Iterable[str] = (), now: Callable[[], float] = time.time) -> None:
-        self._secrets = SecretRedactor(secrets)
+        self.secrets: SecretRedactor = SecretRedactor(secrets)
         self._redactor = Redactor()
         self._now = now
         self._pending: deque[tuple[float, RequestLogEntry]] = deque(maxlen=RECENT_LIMIT)
@@ -54,4 +54,4 @@ class RecentRequests:
     def _clean(self, text: str) -> str:
         # A path may contain lone surrogates, which JSON cannot encode.
         encodable = text.encode(errors="backslashreplace").decode()
-        return self._redactor.start_of(self._secrets.redact(encodable), _TEXT_LIMIT)
+        return self._redactor.start_of(self.secrets.redact(encodable), _TEXT_LIMIT)

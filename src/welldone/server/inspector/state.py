@@ -162,7 +162,8 @@ class WorkerCounts(msgspec.Struct, kw_only=True):
         self.recent = sorted(self.recent + other.recent, key=lambda row: row.at, reverse=True)[:RECENT_LIMIT]
         for name, spent in other.spent.items():
             self.spent[name] = self.spent.get(name, UsageTotals()).plus(spent)
-        self.upstreams = {name: counts.plus(other.upstreams[name]) for name, counts in self.upstreams.items()}
+        for name, counts in other.upstreams.items():  # while the workers reload, one may have more than the other
+            self.upstreams[name] = self.upstreams[name].plus(counts) if name in self.upstreams else counts
 
 
 @dataclass
@@ -206,7 +207,11 @@ class StateApi:
             is_draining=self.is_draining(),
             models=[self._model_view(one) for one in models if is_admin or may_use(ctx.principal, one.name)],
             download=downloads.view if is_admin and downloads is not None else None,
-            upstreams=[self._upstream_view(upstream, counts.upstreams[upstream.name]) for upstream in upstreams],
+            upstreams=[
+                self._upstream_view(upstream, counts.upstreams[upstream.name])
+                for upstream in upstreams
+                if upstream.name in counts.upstreams
+            ],
             keys=[self._usage(name, counts) for name in sorted({*principals, *counts.spent})],
             recent=counts.recent if is_admin else [replace(row, upstream=None, failed=()) for row in counts.recent],
         )

@@ -41,6 +41,11 @@ class Histogram:
         self._sums[value] = 0.0
         self._counts[value] = [0] * len(self._names)
 
+    def remove_series(self, value: str) -> None:
+        """Remove the series of this value of the label."""
+        self._sums.pop(value, None)
+        self._counts.pop(value, None)
+
     def observe(self, value: str, seconds: float) -> None:
         """Record one observation."""
         self._counts[value][bisect_left(self._bounds, seconds)] += 1

@@ -172,6 +172,10 @@ class Redactor:
     """Replaces secrets in texts: the configured ones, and strings that look like keys."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self.reload(secrets)
+
+    def reload(self, secrets: Iterable[str]) -> None:
+        """Replace another set of secrets from now on."""
         # Each secret as it is, and as it appears in Python's and JSON's quotes.
         spellings = {
             spelling
@@ -218,6 +222,12 @@ class LineFormatter(logging.Formatter):
             self._short = ShortLines(redactor.line_of, self._shown_field, has_colors=has_colors)
         self._clean_text = lru_cache(_CACHED_TEXTS)(self._redacted_text)  # paths, models and rules repeat
         self._shown_text = lru_cache(_CACHED_TEXTS)(lambda text: _quote(self._redacted_text(text)))
+
+    def reload_secrets(self, secrets: Iterable[str]) -> None:
+        """Hide another set of secrets from now on."""
+        self._redactor.reload(secrets)
+        self._clean_text.cache_clear()
+        self._shown_text.cache_clear()
 
     def format(self, record: logging.LogRecord) -> str:
         """The line or lines, without the final newline."""
@@ -352,6 +362,10 @@ class LogHandler(logging.Handler):
     def dropped(self) -> int:
         """Lines lost because the writer did not keep up or could not write."""
         return self._overflowed + self._unwritten
+
+    def reload_secrets(self, secrets: Iterable[str]) -> None:
+        """Hide another set of secrets from now on."""
+        self._formatter.reload_secrets(secrets)
 
     def start(self) -> None:
         """Start to handle records: welldone's from the configured level on, those of libraries from warnings on."""

@@ -23,12 +23,13 @@ from welldone.server.observe.counters import Histogram, MetricSeries, TokenRate,
 from welldone.server.observe.log import Redactor
 from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.timing import INTER_TOKEN_BUCKETS_S, StreamTimes
+from welldone.server.reload import RELOAD_OUTCOMES
 from welldone.server.resume.streams import StreamRegistry
 
 OTHER = "other"
 
 ENDPOINTS = frozenset(
-    {"audio", "chat", "classify", "completions", "detokenize", "embeddings", "files", "health", "images"}
+    {"admin", "audio", "chat", "classify", "completions", "detokenize", "embeddings", "files", "health", "images"}
     | {"messages", "metrics", "models", "moderations", "ollama", "openapi", "page", "pooling", "rerank", "responses"}
     | {"gemini", "score", "slots", "sockets", "streams", "tokenize"}
 )
@@ -39,6 +40,8 @@ lost, timeout, response is not HTTP, client disconnected."""
 
 RESUME_OUTCOMES = ("resumed", "not_found", "gone", "invalid")
 """Outcomes of requests to resume a stream: 200, 404, 410 (events are no longer kept), 400."""
+
+_OUTCOMES_BY_COUNTER = {"welldone_resumes": RESUME_OUTCOMES, "welldone_reloads": RELOAD_OUTCOMES}
 
 MODELS_LIMIT = 200
 """Models with their own series. Upstreams may list thousands, and behind a pattern clients choose the names."""
@@ -87,6 +90,7 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
     ),
     "welldone_client_disconnects": ("Clients that disconnected before the end.",),
     "welldone_resumes": ("Requests to resume a stream, by outcome.", "outcome"),
+    "welldone_reloads": ("Reloads of the configuration, by outcome.", "outcome"),
     "welldone_engine_restarts": ("Restarts of engines.", "model"),
     "welldone_upstream_attempts": ("Attempts at the upstream, including failed ones.", "upstream"),
     "welldone_upstream_requests": ("Attempts at the upstream, by status or outcome.", "upstream", "status"),
@@ -94,6 +98,8 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
     "welldone_broken_json": ("Invalid JSON in texts or tool call arguments.", "upstream", "what"),
 }
 _GAUGES: Mapping[str, tuple[str, ...]] = {
+    "welldone_config_timestamp_seconds": ("Unix time when the present configuration was read.",),
+    "welldone_config_last_reload_successful": ("Whether the last reload, if any, was successful.",),
     "welldone_engine_up": ("Whether the engine is ready.", "model"),
     "welldone_engine_standby": ("Whether the standby engine is ready.", "model"),
     "welldone_upstream_up": ("Whether the upstream is healthy.", "upstream"),
@@ -133,42 +139,85 @@ class Metrics(Collector):
         self._redactor = Redactor(secrets)
         self._clock = clock
         self._models = (*dict.fromkeys(models), OTHER)
-        self._upstreams = tuple(dict.fromkeys(upstreams))
-        self._queues: dict[str, RequestQueue] = {}
-        self._upstream_queues: dict[str, RequestQueue] = {}
+        self._upstreams: tuple[str, ...] = ()
+        self._queues: Mapping[str, RequestQueue] = {}
+        self._upstream_queues: Mapping[str, RequestQueue] = {}
         self._watched: list[Callable[[], Metric]] = []  # values that are read on each scrape
         self._active_streams = 0
         self._speeds = {model: (TokenRate(), TokenRate()) for model in self._models}  # of prompts and completions
         known: dict[tuple[str, ...], list[tuple[str, ...]]] = {
             (): [()],
             ("model",): [(model,) for model in self._models[:-1]],
-            ("upstream",): [(upstream,) for upstream in self._upstreams],
-            ("outcome",): [(outcome,) for outcome in RESUME_OUTCOMES],
         }
         self._series = {
             name: MetricSeries(name, help_text, labels, is_gauge=families is _GAUGES)
             for families in (_COUNTERS, _GAUGES)
             for name, (help_text, *labels) in families.items()
-            if self._upstreams or "upstream" not in labels
         }
         for series in self._series.values():  # known series exist from the start: increase() misses their first value
-            series.update(dict.fromkeys(known.get(series.labels, ()), 0.0))
+            outcomes = [(outcome,) for outcome in _OUTCOMES_BY_COUNTER.get(series.name, ())]
+            series.update(dict.fromkeys(known.get(series.labels, outcomes), 0.0))
         self._engine_metrics = {
             name: MetricSeries(name.removesuffix("_total"), help_text, ["model"], is_gauge=not name.endswith("_total"))
             for name, help_text in _ENGINE_METRICS.items()
         }
         self._histograms = {
-            name: Histogram(name, help_text, bounds, label, self._models if label == "model" else self._upstreams)
+            name: Histogram(name, help_text, bounds, label, self._models if label == "model" else ())
             for name, (help_text, bounds, label) in _HISTOGRAMS.items()
-            if self._upstreams or label == "model"
         }
-        for name in self._upstreams:
-            self.count_broken_json(name)
-            self.set_upstream_state(name, is_up=True, breaker="closed")  # until the first probe
+        self._removed: set[str] = set()  # names of upstreams
+        self.set_upstreams(upstreams)
+        self._series["welldone_config_timestamp_seconds"][()] = time.time()
+        self._series["welldone_config_last_reload_successful"][()] = 1.0
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
+
+    def reload(self, models: Iterable[str], upstreams: Iterable[str], secrets: Iterable[str]) -> None:
+        """Use other names of models and upstreams, and hide other secrets."""
+        self._redactor.reload(secrets)
+        for name in models:
+            self.add_model(name)
+        self.set_upstreams(upstreams)
+
+    def set_upstreams(self, names: Iterable[str]) -> None:
+        """Set the names of the upstreams. The counters of removed ones stay until the next change: they still count."""
+        before, self._upstreams = self._upstreams, tuple(dict.fromkeys(names))
+        removed, expired = set(before).difference(self._upstreams), self._removed.difference(self._upstreams)
+        added = set(self._upstreams).difference(before, self._removed)
+        self._removed = removed
+        all_series = [series for series in self._series.values() if "upstream" in series.labels]
+        for series in all_series:
+            unused = expired | removed if series.is_gauge else expired
+            for labels in [labels for labels in series if labels[0] in unused]:
+                del series[labels]
+            if len(series.labels) == 1:
+                series.update({(name,): 0.0 for name in added})
+        for histogram in self._histograms.values():
+            if histogram.label == "upstream":
+                for name in expired:
+                    histogram.remove_series(name)
+                for name in added:
+                    histogram.add_series(name)
+        for name in self._upstreams:
+            if name not in before:
+                self.count_broken_json(name)
+                self.set_upstream_state(name, is_up=True, breaker="closed")  # until the first probe
+
+    def _counts_upstream(self, name: str) -> bool:
+        """Whether an upstream has counters. An answer may end long after its upstream was removed."""
+        return name in self._upstreams or name in self._removed
+
+    def count_reload(self, outcome: str) -> None:
+        """Count a reload; the outcome is one of `RELOAD_OUTCOMES`."""
+        self._series["welldone_reloads"][outcome,] += 1
+
+    def set_reload(self, *, is_successful: bool) -> None:
+        """Set the result of the last reload, and the time of the configuration."""
+        self._series["welldone_config_last_reload_successful"][()] = float(is_successful)
+        if is_successful:
+            self._series["welldone_config_timestamp_seconds"][()] = time.time()
 
     def add_model(self, name: str) -> None:
         """Add series for a model, up to the limit. Names that look like secrets are not added."""
@@ -272,14 +321,16 @@ class Metrics(Collector):
             with suppress(ValueError):
                 self._engine_metrics[name][self._model_label(model),] = float(number)
 
-    def watch_queue(self, model: str, queue: RequestQueue) -> None:
-        """Report the running and queued requests of a model."""
-        self._queues[self._model_label(model)] = queue
+    def watch_queues(self, queues: Mapping[str, RequestQueue]) -> None:
+        """Report the running and queued requests of these models."""
+        self._queues = {self._model_label(model): queue for model, queue in queues.items()}
 
     # Upstreams, by their configured names.
 
     def count_upstream_attempt(self, name: str, outcome: int | str) -> None:
         """Count an attempt at an upstream, by its status or one of `OUTCOMES`."""
+        if not self._counts_upstream(name):
+            return
         label = str(outcome)
         label = label if label in _STATUSES or label in OUTCOMES else OTHER
         self._series["welldone_upstream_attempts"][name,] += 1
@@ -287,6 +338,8 @@ class Metrics(Collector):
 
     def observe_upstream_times(self, name: str, times: StreamTimes) -> None:
         """Record the times of an upstream's answer, complete or not."""
+        if not self._counts_upstream(name):
+            return
         if any(times.gaps):
             self._histograms["welldone_upstream_inter_token_seconds"].add_many(name, times.gaps, times.gaps_s)
         if times.ttft_s is not None:
@@ -294,13 +347,14 @@ class Metrics(Collector):
 
     def count_upstream_repairs(self, name: str, rules: Iterable[str]) -> None:
         """Count the repairs of an upstream's stream, in addition to `count_repairs`."""
-        for rule in rules:
+        for rule in rules if self._counts_upstream(name) else ():
             self._series["welldone_repairs"][name, rule if rule in RULES else OTHER] += 1
 
     def count_broken_json(self, name: str, *, content: int = 0, arguments: int = 0) -> None:
         """Count invalid JSON in texts that should be JSON, and in arguments of tool calls."""
-        self._series["welldone_broken_json"][name, "content"] += content
-        self._series["welldone_broken_json"][name, "arguments"] += arguments
+        if self._counts_upstream(name):
+            self._series["welldone_broken_json"][name, "content"] += content
+            self._series["welldone_broken_json"][name, "arguments"] += arguments
 
     def set_upstream_state(self, name: str, *, is_up: bool, breaker: str, is_failing: bool = False) -> None:
         """Set the state of an upstream; `breaker` is closed, open or half-open."""
@@ -309,9 +363,9 @@ class Metrics(Collector):
         for state in _BREAKER_STATES:
             self._series["welldone_upstream_breaker_state"][name, state] = float(state == breaker)
 
-    def watch_upstream_queue(self, name: str, queue: RequestQueue) -> None:
-        """Report the running and queued requests of an upstream."""
-        self._upstream_queues[name] = queue
+    def watch_upstream_queues(self, queues: Mapping[str, RequestQueue]) -> None:
+        """Report the running and queued requests of these upstreams."""
+        self._upstream_queues = queues
 
     def upstream_counts(self) -> dict[str, UpstreamCounts]:
         """Counts and load of each upstream, for the web page."""
@@ -358,8 +412,10 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All metric families (prometheus_client's collector interface)."""
-        yield from map(_to_prometheus, self._series.values())
-        yield from map(_histogram_to_prometheus, self._histograms.values())
+        is_gateway = bool(self._upstreams)
+        yield from (_to_prometheus(one) for one in self._series.values() if is_gateway or "upstream" not in one.labels)
+        histograms = (one for one in self._histograms.values() if is_gateway or one.label != "upstream")
+        yield from map(_histogram_to_prometheus, histograms)
         yield from (_to_prometheus(series) for series in self._engine_metrics.values() if series)
         for name, help_text, label, values in self._gauges():
             gauge = GaugeMetricFamily(name, help_text, labels=[label])

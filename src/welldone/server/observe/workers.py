@@ -98,6 +98,10 @@ class Worker:
     """Folder of the workers' Unix sockets."""
     on_ready: Callable[[], None]
     """Called when the worker is serving."""
+    places: tuple[str, ...] = ()
+    """The principals by their place in the shared rate limits."""
+    control: socket.socket | None = None
+    """Connection to the supervisor."""
 
 
 class WorkerSync:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from welldone.config.server import ServeSettings
 from welldone.gateway.errors import ApiError, internal_error, invalid_request, shutting_down
 from welldone.http.server import HttpResponse, StreamingResponse
 from welldone.protocol import sse
@@ -41,7 +42,7 @@ class ResumeService:
     """The resumable streams of a server, and the handlers of `/v1/streams/{id}`."""
 
     def __init__(self, parts: ServerParts) -> None:
-        self._settings = parts.settings
+        self.settings: ServeSettings = parts.settings
         self._metrics = parts.metrics
         self._store = parts.stream_store
         self._body_budget = parts.body_budget
@@ -224,13 +225,13 @@ class ResumeService:
                 response.write(form.encode(batch.events, after))
                 after += len(batch.events)
                 if response.has_backpressure:
-                    async with asyncio.timeout(self._settings.write_s):
+                    async with asyncio.timeout(self.settings.write_s):
                         await response.drain()
                 if is_last(batch, after):
                     if batch.state is StreamState.CUT:
                         break
                     return True
-                batch = await source.read(after, self._settings.keep_alive_s)
+                batch = await source.read(after, self.settings.keep_alive_s)
                 if not batch.events and batch.state is StreamState.RUNNING:
                     response.write(form.keep_alive)
         except (StreamLostError, TimeoutError):
@@ -258,7 +259,7 @@ class ResumeService:
             return ApiError(404, "This server keeps no streams (--resume-time).", code="stream_not_found")
         message = (
             "There is no such stream for this API key. A stream can be resumed up to "
-            f"{self._settings.resume_s:g} seconds after its end, or after its client disconnected, unless newer ones "
+            f"{self.settings.resume_s:g} seconds after its end, or after its client disconnected, unless newer ones "
             "needed its memory. Servers that share no store (--limits-store) cannot resume each other's streams."
         )
         return ApiError(404, message, code="stream_not_found")

@@ -1,0 +1,95 @@
+"""`welldone reload`: let a running server read its configuration again.
+
+Let a running server read its configuration file again: upstreams, routes, models, keys and limits change,
+and running streams go on. A file with an error changes nothing. kill -HUP does the same without a report.
+
+The server and an admin key are those of the settings, unless --url and --api-key name others.
+
+examples:
+  welldone reload
+  welldone reload --url http://127.0.0.1:8000 --api-key env:MY_KEY
+"""
+
+import asyncio
+from argparse import Namespace
+
+import msgspec
+
+from welldone.cli import ui
+from welldone.cli.option_types import server_key
+from welldone.cli.options import CommandParser
+from welldone.cli.serve import read_server_config
+from welldone.cli.ui import ExitCode, UsageError
+from welldone.http.address import Address, parse_url
+from welldone.http.client import BufferedResponse, fetch
+from welldone.http.connect import HttpClientError
+from welldone.http.redaction import API_KEY_VARIABLE
+from welldone.protocol.lenient_json import as_object
+from welldone.server.reload import ReloadResult
+
+_PATH = "/admin/reload"
+_TIMEOUT_S = 60.0  # the metadata of many large models on a slow disk; the workers have ten seconds
+
+
+def run(arguments: list[str]) -> ExitCode:
+    """Send the request, and print what has changed."""
+    options = _parser().parse(arguments)
+    url, address = _find_server(options)
+    try:
+        # Proxy settings do not apply: the key must not be sent to a proxy.
+        reply = asyncio.run(_post(address))
+    except HttpClientError as error:
+        ui.print_note(f"no server answers at {url}: {error}")
+        return ExitCode.UNREACHABLE
+    if reply.status == 200:
+        _print_result(msgspec.json.decode(reply.body, type=ReloadResult))
+        return ExitCode.OK
+    ui.print_note(_problem(url, reply))
+    return ExitCode.FAILED if reply.status == 409 else ExitCode.UNREACHABLE
+
+
+async def _post(address: Address) -> BufferedResponse:
+    return await fetch(address, "POST", _PATH, timeout_s=_TIMEOUT_S)
+
+
+def _find_server(options: Namespace) -> tuple[str, Address]:
+    key = server_key(options.api_key)
+    url = options.url
+    if url is None:
+        config = read_server_config(options.config)
+        server = config.server
+        url = ui.server_url(server.host, server.port, is_tls=server.ssl_cert_file is not None)
+        keys = (key, *server.api_keys, *(named.key for named in config.keys if named.admin))
+        key = next(filter(None, keys), None)
+    try:
+        return url, parse_url(url.rstrip("/").removesuffix("/v1"), key=key)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _print_result(result: ReloadResult) -> None:
+    for text in result.warnings:
+        ui.print_note(f"warning: {text}")
+    file = "" if result.file is None else f" ({result.file})"
+    ui.print_line(f"the configuration is {'reloaded' if result.outcome == 'applied' else 'unchanged'}{file}")
+    ui.print_lines(f"  {line}" for line in result.changes)
+
+
+def _problem(url: str, reply: BufferedResponse) -> str:
+    if reply.status in (401, 403):
+        return f"the server at {url} requires an admin key: --api-key KEY, or {API_KEY_VARIABLE}"
+    try:
+        message = as_object(as_object(msgspec.json.decode(reply.body)).get("error")).get("message")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        message = None
+    if isinstance(message, str) and reply.status != 404:
+        return ui.printable_name(message)
+    return f"the server at {url} cannot reload its configuration (status {reply.status}): is it welldone serve?"
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser("reload", __doc__)
+    parser.option("--url URL", "URL of the server (default: from the settings)")
+    parser.option("--api-key KEY", f"admin key, or env:NAME (default: {API_KEY_VARIABLE}, else from the settings)")
+    parser.option("--config FILE", "a TOML file with settings (default: ./welldone.toml if it exists)")
+    return parser
