@@ -22,7 +22,7 @@ def gemini(draw: Random) -> DrawnEvents:
         parts.append({"text": "", "thoughtSignature": "c2ln"})
     for number in range(draw.choice([0, 0, 0, 1, 2])):
         args = json.loads(arguments(draw))
-        signed = {"thoughtSignature": f"c{number}"} if draw.random() < 0.5 else {}
+        signed = {"thoughtSignature": ("YQ==", "Yg==")[number]} if draw.random() < 0.5 else {}
         parts.append({"functionCall": {"id": f"id{number}", "name": "f", "args": args}, **signed})
     reason = draw.choice(["STOP", "STOP", "MAX_TOKENS", "SAFETY"])
     usage = counts(draw.randrange(1, 99), draw.randrange(99), **draw.choice([{}, {"thoughtsTokenCount": 5}]))

@@ -9,9 +9,11 @@ from types import FrameType
 import pytest
 
 from tests.laws.strategies import ENVELOPES
+from tests.protocol import gemini_streams as gemini
 from tests.table import table
 from welldone.protocol.catalog import RULES
 from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
+from welldone.protocol.dialects.gemini.repair import GeminiRepairer
 from welldone.protocol.dialects.responses.repair import ResponsesRepairer
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint, Envelope
@@ -200,9 +202,31 @@ HOSTILE_MESSAGES: dict[str, Callable[[int], bytes]] = {
         _BEGIN + _events("message_delta", *({"delta": {"x": n}} for n in range(size // 80)))
     ),
 }
-REPAIRERS: dict[str, tuple[type[ResponsesRepairer | MessagesRepairer], dict[str, Callable[[int], bytes]]]] = {
+_TEXT: dict[str, object] = {"text": "x"}
+_CALL: dict[str, object] = {"functionCall": {"name": "f", "args": {}}}
+HOSTILE_GEMINI: dict[str, Callable[[int], bytes]] = {
+    "texts without end": lambda size: gemini.frames(*[gemini.element(gemini.candidate(_TEXT))] * (size // 120)),
+    "calls without end": lambda size: gemini.frames(*[gemini.element(gemini.candidate(_CALL))] * (size // 120)),
+    "alternating parts": lambda size: gemini.frames(
+        *[gemini.element(gemini.candidate(part)) for part in (_TEXT, {"text": "x", "thought": True})] * (size // 240)
+    ),
+    "candidates in turn": lambda size: gemini.frames(
+        *(gemini.element(gemini.candidate(_TEXT, index=n % 100)) for n in range(size // 120))
+    ),
+    "an element with many parts": lambda size: gemini.frames(gemini.element(gemini.candidate(*[_TEXT] * (size // 15)))),
+    "an element with many candidates": lambda size: gemini.frames(
+        gemini.element(*[gemini.candidate(_TEXT)] * (size // 80))
+    ),
+    "log probabilities without end": lambda size: gemini.frames(
+        *[gemini.element({"logprobsResult": {"chosenCandidates": [{"token": "x"}] * 3}})] * (size // 150)
+    ),
+}
+REPAIRERS: dict[
+    str, tuple[type[ResponsesRepairer | MessagesRepairer | GeminiRepairer], dict[str, Callable[[int], bytes]]]
+] = {
     "responses": (ResponsesRepairer, HOSTILE_RESPONSES | HOSTILE),
     "messages": (MessagesRepairer, HOSTILE_MESSAGES | HOSTILE),
+    "gemini": (GeminiRepairer, HOSTILE_GEMINI | HOSTILE),
 }
 CASES = [(endpoint, kind) for endpoint, (_, kinds) in REPAIRERS.items() for kind in kinds]
 

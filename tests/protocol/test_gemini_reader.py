@@ -82,12 +82,12 @@ def test_a_stream_is_read_as_events() -> None:
         Reasoning(0, "hm"),
         usage(3, 0),
         Text(0, "Hel"),
-        usage(3, 3, 2),
         Text(0, "lo"),
-        usage(3, 4, 2),
         sealed("ZW5k"),
         Finish(0, "stop"),
+        usage(3, 4, 2),
     ]
+    assert read(*ANSWER[:2], ERROR)[-2] == usage(3, 3, 2)  # also of an answer that fails
 
 
 def test_a_reply_has_the_same_content_whole_and_as_an_array() -> None:
@@ -197,7 +197,10 @@ def test_log_probabilities_are_those_of_chat() -> None:
     known = {"token": "Hel", "logprob": -0.5, "bytes": [72, 101, 108]}
     assert first == {**known, "top_logprobs": [known]}
     assert (second["token"], second["logprob"], second["top_logprobs"]) == ("lo", -1, [])
-    assert objects.logprobs_from_result({"topCandidates": top}) is None
+    assert read(element(candidate(TEXT, logprobsResult={"topCandidates": top})))[:2] == [
+        ChoiceStart(0),
+        Text(0, "Hello"),
+    ]
 
 
 @table(

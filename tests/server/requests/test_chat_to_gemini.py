@@ -198,17 +198,17 @@ def test_results_may_have_images_and_belong_to_custom_or_deprecated_functions() 
 
 def test_signatures_come_back_with_what_they_belong_to() -> None:
     google = {"format": "google-gemini-v1", "type": "reasoning.encrypted"}
-    signed = {"extra_content": {"google": {"thought_signature": "one"}}}
-    details = [{**google, "data": "text"}, {**google, "data": "two", "id": "2"}, {"format": "other", "data": "x"}]
+    signed = {"extra_content": {"google": {"thought_signature": "b25l"}}}
+    details = [{**google, "data": "dGV4dA=="}, {**google, "data": "dHdv", "id": "2"}, {"format": "other", "data": "x"}]
     calls = [call("1") | signed, call("2"), call("3")]
     message = {"role": "assistant", "content": "Hello", "reasoning_details": details, "tool_calls": calls}
     parts = gemini(USER, message)["contents"][1]["parts"]
-    assert parts[0] == {"text": "Hello", "thoughtSignature": "text"}
-    assert [part.get("thoughtSignature") for part in parts[1:]] == ["one", "two", None]
-    alone = {"role": "assistant", "content": None, **signed, "reasoning_details": [{**google, "data": "a"}]}
+    assert parts[0] == {"text": "Hello", "thoughtSignature": "dGV4dA=="}
+    assert [part.get("thoughtSignature") for part in parts[1:]] == ["b25l", "dHdv", None]
+    alone = {"role": "assistant", "content": None, **signed, "reasoning_details": [{**google, "data": "YQ=="}]}
     assert gemini(USER, alone)["contents"][1]["parts"] == [
-        {"text": "", "thoughtSignature": "a"},
-        {"text": "", "thoughtSignature": "one"},
+        {"text": "", "thoughtSignature": "YQ=="},
+        {"text": "", "thoughtSignature": "b25l"},
     ]
 
 

@@ -323,7 +323,7 @@ class PassthroughRepairer(ABC):
             # Lenient parsing of large data would block other streams.
             self.repair_log.record("enc-strict-json", f"a frame of {len(data)} bytes")
             return self._fail(bad_stream_failure(f"a frame that is {lenient_json.describe_unreadable(data)}"))
-        if frame.raw != sse.named_frame(frame.event, data):  # other fields, comments or line ends
+        if not self._is_regular(frame, data):  # other fields, comments or line ends
             lines = sse.split_lines(frame.raw)
             if all(line.startswith(b":") for line in lines):
                 return self._keep_alive_bytes()
@@ -337,6 +337,10 @@ class PassthroughRepairer(ABC):
         if isinstance(value, dict):
             return self._process_event(value, frame.event)
         return self._repair_irregular_data(data, value, frame)
+
+    def _is_regular(self, frame: sse.Frame, data: bytes) -> bool:
+        """Whether a frame has no more than its data and its name."""
+        return frame.raw == sse.named_frame(frame.event, data)
 
     def _process_event(self, value: Json, name: str) -> bytes:
         if self.on_event is not None:

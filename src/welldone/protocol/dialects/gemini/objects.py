@@ -116,9 +116,9 @@ def thought_signature(extra_fields: Json) -> str | None:
 def signature_parts(fields: Json) -> list[Json]:
     """Return the parts for signatures in the fields of a chat message or delta; those of calls belong to the calls."""
     details = map(as_object, as_list(fields.get(REASONING_DETAILS)))
-    sealed = [one.get("data") for one in details if one.get("format") == REASONING_FORMAT and "id" not in one]
-    sealed.append(thought_signature(fields))
-    return [{"text": "", "thoughtSignature": one} for one in sealed if isinstance(one, str) and one]
+    own = [one for one in details if one.get("format") == REASONING_FORMAT and "id" not in one]
+    sealed = [thought_signature(one) for one in (*(signature_fields(one.get("data")) for one in own), fields)]
+    return [{"text": "", "thoughtSignature": one} for one in sealed if one]
 
 
 def candidate_object(index: int, parts: list[Json], members: Json | None = None) -> Json:

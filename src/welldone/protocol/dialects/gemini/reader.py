@@ -4,7 +4,7 @@ import msgspec
 
 from welldone.protocol.dialects.dialect_reader import reasoning_detail
 from welldone.protocol.dialects.gemini import objects
-from welldone.protocol.dialects.gemini.repair import ElementOutput, indexed_candidates
+from welldone.protocol.dialects.gemini.repair import ElementOutput, IndexedCandidates
 from welldone.protocol.dialects.gemini.writer import GeminiDialect
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import (
@@ -39,16 +39,21 @@ class GeminiEvents(ElementOutput):
         self._call_counts: dict[int, int] = {}  # of the choices that have started
         self._signature_counts: dict[int, int] = {}
 
-    def add(self, element: Json) -> bytes:
+    def add(self, element: Json, candidates: IndexedCandidates) -> bytes:
         """Read an element."""
         model = element.get("modelVersion")
         if self.envelope is None and isinstance(model, str) and model:
             self._fallback = msgspec.structs.replace(self._fallback, model=model)
-        for index, candidate in indexed_candidates(element):
+        for index, candidate in candidates:
             self._read_candidate(index, candidate)
         if as_object(element.get("promptFeedback")).get("blockReason") and not self._call_counts:
             self._ensure_choice(0)
             self.events.append(Finish(0, "content_filter"))
+        return b""
+
+    def add_text(self, element: Json, text: str) -> bytes:
+        """Read an element that has only a text."""
+        self.events.append(Text(0, text))
         return b""
 
     def end(self) -> bytes:
@@ -56,10 +61,11 @@ class GeminiEvents(ElementOutput):
         return b""
 
     def _read_candidate(self, index: int, candidate: Json) -> None:
-        logprobs = objects.logprobs_from_result(as_object(candidate.get("logprobsResult")))
-        if logprobs is not None:
-            self._ensure_choice(index)
-            self.events.append(Logprobs(index, logprobs))
+        if "logprobsResult" in candidate:
+            logprobs = objects.logprobs_from_result(as_object(candidate["logprobsResult"]))
+            if logprobs is not None:
+                self._ensure_choice(index)
+                self.events.append(Logprobs(index, logprobs))
         for part in map(as_object, as_list(as_object(candidate.get("content")).get("parts"))):
             self._ensure_choice(index)
             self._read_part(index, part)

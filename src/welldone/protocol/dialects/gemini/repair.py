@@ -5,14 +5,16 @@ complete if each candidate has a finish reason, or the prompt was blocked.
 """
 
 import copy
+from collections.abc import Mapping
 from operator import is_
-from typing import ClassVar
+from typing import Any, ClassVar, TypeAlias
 
+from welldone.protocol import sse
 from welldone.protocol.dialects.gemini import objects
 from welldone.protocol.dialects.gemini.writer import GeminiDialect
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import Failure, Json
+from welldone.protocol.events import Failure, Json, Usage
 from welldone.protocol.fields import bad_stream_failure
 from welldone.protocol.finish_reasons import finish_word
 from welldone.protocol.lenient_json import as_list, as_object, scrub_object
@@ -22,9 +24,14 @@ from welldone.protocol.result import PartState
 
 _REPLY_MEMBERS = frozenset({"candidates", "promptFeedback", "usageMetadata", "modelVersion", "responseId"})
 """Members of a reply; a JSON object without any of them is something else."""
+_CRLF_END = b"\r\n\r\n"
 _LOGPROBS_LISTS = ("chosenCandidates", "topCandidates")
+_TEXT_CANDIDATE_MEMBERS = frozenset({"content", "index", "safetyRatings"})
 _TEXT_MEMBERS = frozenset({"text", "thought"})
 _PART_TYPES: dict[str, type] = {"text": str, "functionCall": dict, "thoughtSignature": str}
+
+
+IndexedCandidates: TypeAlias = list[tuple[int, Json]]
 
 
 class ElementOutput:
@@ -33,8 +40,12 @@ class ElementOutput:
     def __init__(self, dialect: GeminiDialect) -> None:
         self._dialect = dialect
 
-    def add(self, element: Json) -> bytes:
-        """Return the bytes of an element."""
+    def add(self, element: Json, candidates: IndexedCandidates) -> bytes:
+        """Return the bytes of an element, whose candidates are given with their indices."""
+        return self._dialect.encode_element(element)
+
+    def add_text(self, element: Json, text: str) -> bytes:
+        """Return the bytes of an element that has only the next text of the first candidate."""
         return self._dialect.encode_element(element)
 
     def end(self) -> bytes:
@@ -51,10 +62,10 @@ class ReplyAccumulator(ElementOutput):
         self._candidates: dict[int, Json] = {}
         self._parts: dict[int, list[tuple[Json, list[str]]]] = {}  # each with its text, which may be in pieces
 
-    def add(self, element: Json) -> bytes:
+    def add(self, element: Json, candidates: IndexedCandidates) -> bytes:
         """Add an element. Parts and log probabilities are appended; of all other members the last value counts."""
         self._members |= {name: value for name, value in element.items() if name != "candidates"}
-        for index, candidate in indexed_candidates(element):
+        for index, candidate in candidates:
             known = self._candidates.setdefault(index, {})
             before = as_object(known.get("content")), as_object(known.get("logprobsResult"))
             known |= {name: value for name, value in candidate.items() if value is not None or name not in known}
@@ -65,6 +76,10 @@ class ReplyAccumulator(ElementOutput):
                 lists = {name: as_list(before[1].get(name)) + as_list(result.get(name)) for name in _LOGPROBS_LISTS}
                 known["logprobsResult"] = before[1] | result | lists
         return b""
+
+    def add_text(self, element: Json, text: str) -> bytes:
+        """Add an element."""
+        return self.add(element, [(0, element["candidates"][0])])
 
     def end(self) -> bytes:
         """Return no bytes: `reply` is the result."""
@@ -96,14 +111,13 @@ def _text_kind(part: Json) -> bool | None:
     return part.get("thought") is True if is_plain else None
 
 
-def indexed_candidates(element: Json) -> list[tuple[int, Json]]:
+def _indexed_candidates(candidates: list[Any]) -> IndexedCandidates:
     """Return the candidates with their index, which protobuf leaves out if it is 0."""
-    found = [one for one in as_list(element.get("candidates")) if isinstance(one, dict)]
-    return [(_index(one.get("index"), position), one) for position, one in enumerate(found)]
-
-
-def _index(value: object, position: int) -> int:
-    return value if type(value) is int and value >= 0 else position
+    found = [one for one in candidates if isinstance(one, dict)]
+    return [
+        (index if type(index := one.get("index")) is int and index >= 0 else position, one)
+        for position, one in enumerate(found)
+    ]
 
 
 class GeminiRepairer(PassthroughRepairer):
@@ -123,12 +137,13 @@ class GeminiRepairer(PassthroughRepairer):
     ) -> None:
         super().__init__(Endpoint.GEMINI, fallback, model, is_stream=is_stream, repair_log=repair_log)
         self._dialect = GeminiDialect() if dialect is None else copy.copy(dialect)  # it has state
-        self.headers = dict(self._dialect.HEADERS)
+        self.headers: Mapping[str, str] = dict(self._dialect.HEADERS)
         self._accumulator = ReplyAccumulator()
         self._output = output or (ElementOutput(self._dialect) if is_stream else self._accumulator)
         self._open: set[int] = set()  # candidates with content that have not finished
         self._finished: set[int] = set()
         self._is_blocked = False  # the prompt
+        self._metadata: object = None  # the last usage
         self._has_late_content = False  # content after a finish reason
         self._has_output = False
         self._is_ended = False
@@ -163,26 +178,46 @@ class GeminiRepairer(PassthroughRepairer):
     def _scrub_event(self, value: Json) -> Json:
         return scrub_object(value)
 
+    def _fail(self, failure: Failure, *, is_ours: bool = False) -> bytes:
+        self._read_usage()
+        return super()._fail(failure, is_ours=is_ours)
+
+    def _read_usage(self) -> None:
+        """Read the last usage. Each element may have one: those of text alone are read when something else follows."""
+        usage = objects.usage_from_metadata(as_object(self._metadata))
+        if usage is not None and usage != self.usage:
+            self.usage: Usage | None = usage
+
     def _repair_event(self, value: Json, name: str) -> bytes:
+        if 0 in self._open and (text := _text_alone(value)) is not None:
+            self._metadata = value.get("usageMetadata", self._metadata)
+            return self._output.add_text(self._with_model(value), text)
         failure = None if value.keys() & _REPLY_MEMBERS and "error" not in value else objects.read_failure(value)
         if failure is not None:
             return self._fail(failure)
         if not value.keys() & _REPLY_MEMBERS:
             self.repair_log.record(self._UNKNOWN_EVENT_RULE, value)
             return b""
-        value = _with_right_candidates(value)
-        for index, candidate in indexed_candidates(value):
+        given = value.get("candidates")
+        right = [_right_candidate(one) for one in as_list(given) if isinstance(one, dict)]
+        if given is not None and not (
+            isinstance(given, list) and len(right) == len(given) and all(map(is_, right, given))
+        ):
+            value = value | {"candidates": right}
+        candidates = _indexed_candidates(right)
+        for index, candidate in candidates:
             if index >= CHAT_CHOICES_LIMIT:
                 return self._fail(bad_stream_failure(f"a candidate with the index {index}"))
             self._note_candidate(index, candidate)
         self._is_blocked |= bool(as_object(value.get("promptFeedback")).get("blockReason"))
-        usage = objects.usage_from_metadata(as_object(value.get("usageMetadata")))
-        if usage is not None and usage != self.usage:
-            self.usage = usage
-        if self._model is not None and "modelVersion" in value:
-            value = value | {"modelVersion": self._model}
+        self._metadata = value.get("usageMetadata", self._metadata)
+        self._read_usage()
         self._has_output = True
-        return self._output.add(value)
+        return self._output.add(self._with_model(value), candidates)
+
+    def _with_model(self, value: Json) -> Json:
+        is_renamed = self._model is not None and "modelVersion" in value
+        return value | {"modelVersion": self._model} if is_renamed else value
 
     def _note_candidate(self, index: int, candidate: Json) -> None:
         has_parts = bool(as_object(candidate.get("content")).get("parts"))
@@ -197,6 +232,11 @@ class GeminiRepairer(PassthroughRepairer):
     def _keep_alive_bytes(self) -> bytes:
         return b"" if self.is_done else self._dialect.INITIAL_KEEP_ALIVE
 
+    def _is_regular(self, frame: sse.Frame, data: bytes) -> bool:
+        """Whether a frame has no more than its data. Google ends lines with CR LF."""
+        end = _CRLF_END if frame.raw.endswith(_CRLF_END) else sse.FRAME_END
+        return data.startswith(b"{") and frame.raw == b"".join((sse.DATA_PREFIX, data, end))
+
     def _handle_done(self) -> bytes:
         return b""  # of another dialect
 
@@ -209,7 +249,7 @@ class GeminiRepairer(PassthroughRepairer):
             if isinstance(element, dict):
                 if "error" in element:
                     return element
-                merged.add(element)
+                merged.add(element, _indexed_candidates(as_list(element.get("candidates"))))
         return merged.reply
 
     def _repair_reply(self, value: Json) -> bytes:
@@ -224,25 +264,15 @@ class GeminiRepairer(PassthroughRepairer):
         if not self._is_finished:
             return self._fail_incomplete("the server's stream ended before the answer was complete")
         self._is_ended = True
+        self._read_usage()
         return self._output.end()
 
     def _error_bytes(self, failure: Failure) -> bytes:
         return self._dialect.final_error_bytes(failure)
 
 
-def _with_right_candidates(element: Json) -> Json:
-    """Return the element without values of a wrong type, on which clients fail."""
-    candidates = element.get("candidates")
-    if candidates is None:
-        return element
-    right = [_right_candidate(one) for one in as_list(candidates) if isinstance(one, dict)]
-    is_same = isinstance(candidates, list) and len(right) == len(candidates)
-    if is_same and all(map(is_, right, candidates)):
-        return element
-    return element | {"candidates": right}
-
-
 def _right_candidate(candidate: Json) -> Json:
+    """Return a candidate without values of a wrong type, on which clients fail."""
     content = candidate.get("content")
     if isinstance(content, dict):
         parts = content.get("parts")
@@ -254,5 +284,20 @@ def _right_candidate(candidate: Json) -> Json:
 
 def _is_right_part(part: object) -> bool:
     return isinstance(part, dict) and all(
-        isinstance(part[name], kind) for name, kind in _PART_TYPES.items() if part.get(name) is not None
+        isinstance(value, _PART_TYPES.get(name, object)) for name, value in part.items() if value is not None
     )
+
+
+def _text_alone(element: Json) -> str | None:
+    """Return the text of an element that has nothing else to read for the first candidate: the common case."""
+    candidates = element.get("candidates")
+    if type(candidates) is not list or len(candidates) != 1 or not element.keys() <= _REPLY_MEMBERS:
+        return None
+    candidate = candidates[0]
+    if type(candidate) is not dict or not candidate.keys() <= _TEXT_CANDIDATE_MEMBERS or candidate.get("index", 0) != 0:
+        return None
+    content = candidate.get("content")
+    parts = content.get("parts") if type(content) is dict else None
+    part = parts[0] if type(parts) is list and len(parts) == 1 else None
+    text = part.get("text") if type(part) is dict and len(part) == 1 else None
+    return text if type(text) is str and text and "promptFeedback" not in element else None
