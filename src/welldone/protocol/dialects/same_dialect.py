@@ -291,6 +291,9 @@ class PassthroughRepairer(ABC):
 
     # Used by the dialects.
 
+    def _set_finish_reason(self, reason: str) -> None:
+        self.finish_reasons = (reason,)
+
     def _fail(self, failure: Failure, *, is_ours: bool = False) -> bytes:
         if self.failure is not None or self.is_done:
             return b""
