@@ -186,7 +186,7 @@ interface ApiOptions {
 interface Page {
   /**
    * Events between views: "exchange" (an Exchange that starts), "trace" ({name, text, request} to open in the
-   * inspector), "close-inspector", "view" ("chat" or "server").
+   * inspector), "close-inspector", "view" ("chat", "server" or "compare").
    */
   bus: EventTarget;
   /** Base URL of the server. */

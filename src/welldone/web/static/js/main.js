@@ -2,16 +2,18 @@
 
 import { makeApi } from "./api.js";
 import { makeChat } from "./chat/index.js";
+import { makeCompare } from "./compare/index.js";
 import { toast } from "./dialog.js";
 import { h } from "./dom.js";
 import { makeInspector } from "./inspector/index.js";
 import { makeKeyButton } from "./key.js";
 import { showShortcuts, shortcut } from "./keys.js";
 import { recall, remember } from "./local.js";
+import { Rules } from "./rules.js";
 import { makeServerView } from "./server/index.js";
 import { makeThemeButton } from "./theme.js";
 
-const VIEWS = /** @type {const} */ ({ chat: "Chat", server: "Server" });
+const VIEWS = /** @type {const} */ ({ chat: "Chat", server: "Server", compare: "Compare" });
 const OPEN = "welldone.inspector"; // whether the inspector is open
 
 /** @typedef {keyof typeof VIEWS} View */
@@ -20,9 +22,10 @@ function start() {
   const base = new URL(".", document.baseURI);
   /** @type {Page} */
   const page = { bus: new EventTarget(), base, ...makeApi(base) };
-  const rooms = { chat: byId("chat"), server: byId("server") };
-  const server = makeServerView(rooms.server, page);
-  makeInspector(byId("inspector"), page);
+  const rules = new Rules(page);
+  const rooms = { chat: byId("chat"), server: byId("server"), compare: byId("compare") };
+  const polling = { server: makeServerView(rooms.server, page), compare: makeCompare(rooms.compare, page, rules) };
+  makeInspector(byId("inspector"), page, rules);
   const tabs = makeTabs();
   /** @param {View} view */
   const show = (view) => {
@@ -31,8 +34,7 @@ function start() {
       tabs[name].setAttribute("aria-current", name === view ? "page" : "false");
     }
     document.body.dataset.view = view;
-    if (view === "server") server.show();
-    else server.hide();
+    for (const [name, { show: begin, hide }] of Object.entries(polling)) (name === view ? begin : hide)();
   };
   window.addEventListener("hashchange", () => show(viewOf(location.hash)));
   page.bus.addEventListener("view", (event) => {
@@ -65,6 +67,9 @@ function makeTools(page) {
   shortcut("Alt+2", "Go to the server view", () =>
     page.bus.dispatchEvent(new CustomEvent("view", { detail: "server" })),
   );
+  shortcut("Alt+3", "Compare side by side", () =>
+    page.bus.dispatchEvent(new CustomEvent("view", { detail: "compare" })),
+  );
 }
 
 /** @param {Page} page */
@@ -92,7 +97,8 @@ function makeInspectorButton(page) {
  * @returns {View}
  */
 function viewOf(hash) {
-  return hash === "#server" ? "server" : "chat";
+  const name = hash.slice(1);
+  return name in VIEWS ? /** @type {View} */ (name) : "chat";
 }
 
 /** @param {string} id */

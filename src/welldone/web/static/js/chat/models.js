@@ -13,25 +13,32 @@ import { visible } from "../text.js";
  * @property {{value?: string}} [status]
  */
 
-const PICKED = "welldone.model"; // name of the model used last
-
 export class ModelPicker {
   #page;
   #changed;
-  #select = h("select", { id: "model", disabled: true });
+  #select;
   #trouble = h("span", { class: "models-trouble", hidden: true });
   /** @type {Listed[]} */
   #models = [];
   /** The model to select when the list arrives. */
-  #wanted = recall(PICKED) ?? "";
+  #wanted;
+  #place;
+  /** Name of the preference with the model used last. */
+  #picked;
 
   /**
    * @param {Page} page
    * @param {() => void} changed
+   * @param {{id?: string, label?: string, isLabelShown?: boolean, place?: number}} [options] `place`: of the model
+   *   in the list that is selected until the user selects one
    */
-  constructor(page, changed) {
+  constructor(page, changed, { id = "model", label = "Model", isLabelShown = false, place = 0 } = {}) {
+    this.#place = place;
+    this.#picked = `welldone.${id}`;
+    this.#wanted = recall(this.#picked) ?? "";
     this.#page = page;
     this.#changed = changed;
+    this.#select = h("select", { id, disabled: true });
     // Another key may see other models. While the first list is pending, it is requested with the new key anyway.
     keyNews.addEventListener("change", () => {
       const isAwaited = !this.#models.length && this.#trouble.hidden;
@@ -40,8 +47,8 @@ export class ModelPicker {
     this.#select.addEventListener("change", () => this.#pick(this.#select.value));
     this.element = h(
       "div",
-      { class: "models" },
-      h("label", { for: "model", class: "sr-only" }, "Model"),
+      { class: isLabelShown ? "field" : "models" },
+      h("label", { for: id, class: isLabelShown ? "" : "sr-only" }, label),
       this.#select,
       this.#trouble,
     );
@@ -87,7 +94,8 @@ export class ModelPicker {
     this.#trouble.hidden = true;
     this.#select.disabled = !models.length;
     fill(this.#select, models.length ? models.map(optionOf) : h("option", {}, "No chat models"));
-    if (models.some(({ id }) => id === wanted)) this.#select.value = wanted;
+    const chosen = models.find(({ id }) => id === wanted) ?? models[this.#place];
+    if (chosen) this.#select.value = chosen.id;
     this.#changed();
   }
 
@@ -105,7 +113,7 @@ export class ModelPicker {
 
   /** @param {string} id */
   #pick(id) {
-    remember(PICKED, id);
+    remember(this.#picked, id);
     this.#changed();
   }
 }

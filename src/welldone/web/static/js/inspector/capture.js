@@ -54,8 +54,8 @@ export class UpstreamCapture extends EventTarget {
   /** Free the steps. */
   drop() {
     this.leave();
-    this.isOver = true;
     this.steps = [];
+    this.#end();
   }
 
   async #follow() {

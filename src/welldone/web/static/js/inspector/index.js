@@ -5,7 +5,6 @@ import { toast } from "../dialog.js";
 import { fill, h } from "../dom.js";
 import { save } from "../files.js";
 import { count } from "../format.js";
-import { Rules } from "../rules.js";
 import { AttemptList } from "./attempts.js";
 import { Entry, trim } from "./entry.js";
 import { FrameView } from "./frames.js";
@@ -21,6 +20,7 @@ import { sentTrace, upstreamTrace } from "./trace.js";
 import { whyEmpty } from "./messages.js";
 
 /** @import { Exchange } from "../exchange.js" */
+/** @import { Rules } from "../rules.js" */
 /** @import { Side } from "./sides.js" */
 
 /** Time to process frames before each repaint: most of a display frame. */
@@ -29,9 +29,10 @@ const WORK_MS = 12;
 /**
  * @param {HTMLElement} root
  * @param {Page} page
+ * @param {Rules} rules
  */
-export function makeInspector(root, page) {
-  new Inspector(root, page);
+export function makeInspector(root, page, rules) {
+  new Inspector(root, page, rules);
 }
 
 class Inspector {
@@ -42,7 +43,6 @@ class Inspector {
   /** @type {Side} */
   #side = "sent";
   #isPaintScheduled = false;
-  #rules;
   #frames;
   #repairs;
   #timeline = new TimelineView();
@@ -58,13 +58,13 @@ class Inspector {
   /**
    * @param {HTMLElement} root
    * @param {Page} page
+   * @param {Rules} rules
    */
-  constructor(root, page) {
+  constructor(root, page, rules) {
     this.root = root;
     this.page = page;
-    this.#rules = new Rules(page);
     this.#frames = new FrameView("Frames");
-    this.#repairs = new RepairsView(this.#rules, (step) => this.#showStep(step));
+    this.#repairs = new RepairsView(rules, (step) => this.#showStep(step));
     this.#request = new RequestView(page);
     this.#lint = new LintView(page);
     const panels = {

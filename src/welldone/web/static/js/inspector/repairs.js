@@ -81,14 +81,17 @@ function sorted(repaired) {
 export class RepairsView {
   #rules;
   #select;
+  #hasEnding;
   #shown = "";
 
   /**
    * @param {Rules} rules
    * @param {(step: number) => void} select called with a step to show
+   * @param {{hasEnding?: boolean}} [options] whether to show how the exchange ended
    */
-  constructor(rules, select) {
+  constructor(rules, select, { hasEnding = true } = {}) {
     this.#rules = rules;
+    this.#hasEnding = hasEnding;
     this.#select = select;
     this.element = h("div", { class: "insp-scroll" });
   }
@@ -97,7 +100,7 @@ export class RepairsView {
   update(entry) {
     const listed = entry?.repairs.listed ?? [];
     const expected = entry?.repairs.expected ?? [];
-    const end = entry && ending(entry);
+    const end = this.#hasEnding && entry && ending(entry);
     const message = listed.length ? "" : whyNoRepairs(entry);
     const counts = [...listed, ...expected].map(({ repair, count: times }) => [repair.rule, times]);
     const shown = JSON.stringify([end, message, counts]);
