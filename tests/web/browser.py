@@ -139,13 +139,21 @@ class Visit:
         """Select a model."""
         self.chat.get_by_role("combobox", name="Model", exact=True).select_option(name)
 
+    def open_inspector(self) -> None:
+        """Open the inspector, unless it is open."""
+        button = self.page.get_by_role("button", name="Inspector", exact=True)
+        if button.get_attribute("aria-pressed") == "false":
+            button.click()
+
     def tab(self, name: str) -> Locator:
         """Open a tab of the inspector and return its panel."""
+        self.open_inspector()
         self.inspector.get_by_role("tab", name=name).click()
         return self.inspector.get_by_role("tabpanel").first
 
     def total(self, name: str) -> Locator:
         """One of the totals in the inspector."""
+        self.open_inspector()
         return self.inspector.get_by_role("group", name="Totals").locator(f"dt:text-is('{name}') + dd")
 
     def go(self, view: str) -> None:

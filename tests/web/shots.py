@@ -87,16 +87,9 @@ def take(visit: Visit, name: str) -> None:
         subprocess.run(["pngquant", "--force", "--strip", "--output", path, path], check=True)
 
 
-def inspect(visit: Visit, *, is_open: bool) -> None:
-    """Open or close the inspector."""
-    button = visit.page.get_by_role("button", name="Inspector", exact=True)
-    if button.get_attribute("aria-pressed") != str(is_open).lower():
-        button.click()
-
-
 def choose_frame(visit: Visit) -> None:
     """Select a repaired frame."""
-    inspect(visit, is_open=True)
+    visit.open_inspector()
     # The last repair: the whole capture has arrived by then.
     expect(visit.tab("Repairs").get_by_role("button", name="end-done-sent")).to_be_visible()
     visit.tab("Frames")
@@ -109,7 +102,9 @@ def choose_frame(visit: Visit) -> None:
 
 def watch_server(visit: Visit, server: Running) -> None:
     """The server view, after some requests."""
-    inspect(visit, is_open=False)
+    button = visit.page.get_by_role("button", name="Inspector", exact=True)
+    if button.get_attribute("aria-pressed") == "true":
+        button.click()
     with visit.page.expect_response("**/metrics"):
         visit.go("Server")
     for place in range(ROUNDS):

@@ -72,8 +72,6 @@ def test_axe_finds_no_serious_violations(visit: Visiting, stage: Stage, size: Si
     expect(page.page.get_by_role("dialog")).to_be_visible()
     assert violations(page) == [], "the shortcuts"
     page.page.keyboard.press("Escape")
-    if size == PHONE:
-        page.page.get_by_role("button", name="Inspector", exact=True).click()
     for tab in TABS:
         page.tab(tab)
         assert violations(page) == [], tab

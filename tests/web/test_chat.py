@@ -34,7 +34,7 @@ CALLS = MockReply(
     )
 )
 STORED = """async () => {
-  const found = [location.href, document.cookie, JSON.stringify(localStorage), JSON.stringify(sessionStorage)];
+  const found = [location.href, document.cookie, JSON.stringify(localStorage)];
   for (const { name } of await indexedDB.databases()) {
     const base = await new Promise((done, fail) => {
       const opening = indexedDB.open(name);
@@ -51,7 +51,7 @@ STORED = """async () => {
   }
   return found.join("\\n");
 }"""
-"""Everything that the browser stores for this page."""
+"""Everything that the browser stores for this page beyond the life of a tab."""
 
 
 def settings(page: Visit) -> Locator:
@@ -97,7 +97,6 @@ def test_the_default_model_answers_and_the_answer_is_stored(visit: Visiting, ser
     expect(body).not_to_be_empty()
     text = body.inner_text()
     page.open()
-    give_key(page)
     expect(page.articles("You")).to_contain_text(["Say hello."])
     expect(page.answer.locator(".markdown").first).to_have_text(text, use_inner_text=True)
 
@@ -319,7 +318,7 @@ def test_an_unreachable_server_is_reported(visit: Visiting, tmp_path: Path) -> N
 # The key.
 
 
-def test_the_key_is_asked_for_once_and_not_stored(visit: Visiting, tmp_path: Path) -> None:
+def test_the_key_is_asked_for_once_per_tab_and_not_stored_beyond_it(visit: Visiting, tmp_path: Path) -> None:
     with staged(tmp_path, key=KEY) as stage:
         page = visit(stage.server.root)
         page.allow("status of 401")
@@ -340,7 +339,14 @@ def test_the_key_is_asked_for_once_and_not_stored(visit: Visiting, tmp_path: Pat
         assert KEY not in page.page.content()
         assert [url for url in page.urls if KEY in url] == []
         page.open()
-        expect(page.page.get_by_role("dialog")).to_be_visible()
+        expect(page.chat.get_by_role("combobox", name="Model", exact=True)).to_contain_text("scripted")
+        expect(page.page.get_by_role("dialog")).to_be_hidden()
+        page.page.get_by_role("button", name="Key", exact=True).click()
+        page.page.get_by_role("button", name="Remove key").click()
+        assert KEY not in page.page.evaluate("JSON.stringify(sessionStorage)")
+        tab = page.context.new_page()
+        tab.goto(page.origin)
+        expect(tab.get_by_role("dialog")).to_be_visible()
 
 
 def test_a_wrong_key_is_reported_and_asked_for_again(visit: Visiting, tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ def frames(page: Visit) -> Iterator[int]:
 
 def ask(page: Visit, text: str = "Hello") -> None:
     """Send a message and wait for the complete answer."""
+    page.open_inspector()
     page.send(text)
     expect(page.inspector.get_by_role("group", name="Totals")).to_contain_text("whole")
     page.settle()
@@ -147,6 +148,7 @@ def test_totals_match_the_stream(visit: Visiting, stage: Stage) -> None:
 
 
 def test_frames_are_shown_while_the_stream_runs(page: Visit, stage: Stage) -> None:
+    page.open_inspector()
     stage.set_replies(MockReply((ROLE, delta({"content": "Once"})), end="hang"))
     page.send("Hello")
     expect(grid(page)).to_contain_text("Once")
@@ -395,6 +397,7 @@ DROP = """(element, [name, text]) => {
 
 
 def test_a_dropped_file_is_linted_unchanged(page: Visit) -> None:
+    page.open_inspector()
     page.inspector.evaluate(DROP, ["capture.sse", BAD_STREAM])
     panel = page.inspector.get_by_role("tabpanel").locator("visible=true")
     expect(panel.get_by_role("list", name="Findings")).to_contain_text("delta-role-once")

@@ -185,6 +185,7 @@ def test_a_removed_key_is_not_sent_any_more(visit: Visiting, tmp_path: Path) -> 
         page.send("Hello")
         expect(page.answer).to_contain_text("fine")
         page.settle()
+        page.open_inspector()
         with page.page.expect_download() as trace:
             page.inspector.get_by_role("button", name="Save trace").click()
         with page.page.expect_download() as file:

@@ -52,3 +52,11 @@ export async function read(file, limit) {
     return null;
   }
 }
+
+/** @param {Uint8Array} data */
+export function base64(data) {
+  let characters = "";
+  // In pieces: a call takes a limited number of arguments.
+  for (let at = 0; at < data.length; at += 8192) characters += String.fromCharCode(...data.subarray(at, at + 8192));
+  return btoa(characters);
+}

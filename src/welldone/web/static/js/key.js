@@ -1,14 +1,18 @@
-// The API key of the server. Kept only in memory: never in a URL or in browser storage.
+// The API key of the server. Kept for this tab, until it is closed: never in a URL, and never in storage that lasts.
 
 import { dialog, toast } from "./dialog.js";
 import { h } from "./dom.js";
+import { recallForTab, rememberForTab } from "./local.js";
 import { visible } from "./text.js";
 
 // The characters that a header value can contain.
 const POSSIBLE = /^[\x21-\x7e]+$/;
 
+const STORED = "welldone.key";
+
+const stored = recallForTab(STORED);
 /** @type {string | null} */
-let known = null;
+let known = stored !== null && POSSIBLE.test(stored) ? stored : null;
 /** The server rejected the last key. */
 let wasWrong = false;
 /** The user gave no key when asked. Polling must not ask again; the button does. */
@@ -27,7 +31,13 @@ export function key() {
 /** The server rejected it. */
 export function forgetKey() {
   wasWrong = known !== null;
-  known = null;
+  set(null);
+}
+
+/** @param {string | null} value */
+function set(value) {
+  known = value;
+  rememberForTab(STORED, value ?? "");
 }
 
 /**
@@ -64,7 +74,7 @@ async function askOnce(reason) {
   });
   isDeclined = chosen !== "use";
   if (isDeclined) return null;
-  known = field.value();
+  set(field.value());
   wasWrong = false;
   keyNews.dispatchEvent(new Event("change"));
   return known;
@@ -99,7 +109,7 @@ function makeField(reason) {
       { class: "field" },
       h("label", { for: "key-input" }, "Key"),
       h("div", { class: "key-row" }, input, makeShowButton(input)),
-      h("p", { id: "key-hint", class: "soft small" }, "It is kept in memory until this page is closed or reloaded."),
+      h("p", { id: "key-hint", class: "soft small" }, "It is kept for this tab, until the tab is closed."),
       error,
     ),
   ];
@@ -119,7 +129,7 @@ function makeShowButton(input) {
 
 /** The button to change or remove the key. Shown when the server requires one. */
 export function makeKeyButton() {
-  const button = h("button", { class: "quiet", hidden: true, title: "API key of this server" }, "Key");
+  const button = h("button", { class: "quiet", hidden: known === null, title: "API key of this server" }, "Key");
   button.addEventListener("click", () => void manage());
   keyNews.addEventListener("needed", () => {
     button.hidden = false;
@@ -130,7 +140,7 @@ export function makeKeyButton() {
 async function manage() {
   const chosen = known === null ? "change" : await askWhat();
   if (chosen === "remove") {
-    known = null;
+    set(null);
     isDeclined = true;
     keyNews.dispatchEvent(new Event("change"));
     toast("The key was removed.");
@@ -144,7 +154,7 @@ async function manage() {
 function askWhat() {
   return dialog({
     title: "Key",
-    body: h("p", {}, "A key is set. It is kept only in the memory of this page."),
+    body: h("p", {}, "A key is set. It is kept for this tab, until the tab is closed."),
     actions: [
       { label: "Cancel", value: "", kind: "quiet" },
       { label: "Remove key", value: "remove", kind: "danger" },

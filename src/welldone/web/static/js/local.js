@@ -1,15 +1,12 @@
-// Preferences in localStorage, never secrets. Without storage they last until the page is closed.
+// Preferences in localStorage, never secrets; and values of this tab in sessionStorage, which end with it. Without
+// storage both last until the page is closed.
 
 /** @type {Map<string, string>} */
 const here = new Map();
 
 /** @param {string} name */
 export function recall(name) {
-  try {
-    return localStorage.getItem(name);
-  } catch {
-    return here.get(name) ?? null;
-  }
+  return read(() => localStorage, name);
 }
 
 /**
@@ -17,9 +14,48 @@ export function recall(name) {
  * @param {string} value
  */
 export function remember(name, value) {
+  write(() => localStorage, name, value);
+}
+
+/**
+ * A value of this tab. The name of the page is part of its name: other pages of this origin have their own.
+ *
+ * @param {string} name
+ */
+export function recallForTab(name) {
+  return read(() => sessionStorage, name + location.pathname);
+}
+
+/**
+ * @param {string} name
+ * @param {string} value empty: it is removed
+ */
+export function rememberForTab(name, value) {
+  write(() => sessionStorage, name + location.pathname, value);
+}
+
+/**
+ * @param {() => Storage} storage access to it may be denied
+ * @param {string} name
+ */
+function read(storage, name) {
+  try {
+    return storage().getItem(name);
+  } catch {
+    return here.get(name) ?? null;
+  }
+}
+
+/**
+ * @param {() => Storage} storage
+ * @param {string} name
+ * @param {string} value
+ */
+function write(storage, name, value) {
   here.set(name, value);
   try {
-    localStorage.setItem(name, value);
+    if (value) storage().setItem(name, value);
+    else storage().removeItem(name);
   } catch {
     // Storage is full or disabled.
   }

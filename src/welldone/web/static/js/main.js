@@ -81,14 +81,19 @@ function makeInspectorButton(page) {
     room.hidden = !isOpen;
     button.setAttribute("aria-pressed", String(isOpen));
     document.body.dataset.inspector = isOpen ? "open" : "closed";
-    remember(OPEN, String(isOpen));
   };
-  button.addEventListener("click", () => open(room.hidden));
+  button.addEventListener("click", () => {
+    open(room.hidden);
+    remember(OPEN, String(!room.hidden));
+  });
   page.bus.addEventListener("trace", () => open(true));
-  page.bus.addEventListener("close-inspector", () => open(false));
-  // On a narrow screen the inspector covers the chat: start closed.
+  page.bus.addEventListener("close-inspector", () => {
+    open(false);
+    remember(OPEN, "false");
+  });
+  // Closed until the user opens it. On a narrow screen it covers the chat, so that it always starts closed.
   const isWide = matchMedia("(min-width: 1100px)").matches;
-  open(isWide && recall(OPEN) !== "false");
+  open(isWide && recall(OPEN) === "true");
   return button;
 }
 

@@ -2,7 +2,8 @@
 
 import { badge } from "./badge.js";
 import { dialog, toast } from "./dialog.js";
-import { h } from "./dom.js";
+import { fill, h } from "./dom.js";
+import { issuesOf, withIssueLinks } from "./issues.js";
 import { render } from "./markdown/index.js";
 import { visible } from "./text.js";
 
@@ -57,11 +58,35 @@ export class Rules {
     return asked;
   }
 
+  /**
+   * What is known of a rule: the clients that its violation affects, and issues of servers that violated it. Filled when
+   * the rule's page has arrived.
+   *
+   * @param {string} id
+   */
+  facts(id) {
+    const element = h("div", { class: "small" });
+    this.find(id).then(
+      ({ affects, page }) => {
+        const issues = issuesOf(page).map(({ name, url }) =>
+          h("a", { href: url, target: "_blank", rel: "noopener noreferrer nofollow" }, name));
+        fill(
+          element,
+          affects.length > 0 && h("div", {}, h("span", { class: "soft" }, "affects: "), affects.join("; ")),
+          issues.length > 0 && h("div", {}, h("span", { class: "soft" }, "issues: "),
+            issues.flatMap((link, n) => [n > 0 && ", ", link])),
+        );
+      },
+      () => {}, // Optional: the rule page itself reports the failure.
+    );
+    return element;
+  }
+
   /** @param {string} id */
   async #show(id) {
     try {
       const { page } = await this.find(id);
-      await dialog({ title: `Rule ${id}`, body: h("div", { class: "rule-page" }, render(withoutTitle(page))) });
+      await dialog({ title: `Rule ${id}`, body: h("div", { class: "rule-page" }, render(withIssueLinks(withoutTitle(page)))) });
     } catch (error) {
       toast(`The rule ${id} cannot be shown: ${error instanceof Error ? error.message : error}`, "error");
     }

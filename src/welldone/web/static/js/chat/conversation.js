@@ -26,11 +26,16 @@ import { readOptions } from "./options.js";
  * @property {string} id
  * @property {"user" | "assistant" | "tool"} role
  * @property {string} content
+ * @property {string[]} [images] of a user, as data URLs
  * @property {string} [reasoning_content]
  * @property {string} [refusal]
  * @property {ToolCall[]} [tool_calls]
  * @property {string} [tool_call_id]
  * @property {AnswerFacts} [answer]
+ * @property {Version[]} [others] other versions of an answer, in their order without this one
+ * @property {number} [place] of this version among all
+ *
+ * @typedef {{message: Message, after: Message[]}} Version an answer, and the messages that followed it
  *
  * @typedef {object} Conversation
  * @property {string} id
@@ -43,6 +48,7 @@ import { readOptions } from "./options.js";
  * @property {number} updated_at
  */
 
+const MAX_VERSIONS = 20; // of one answer; the oldest is dropped
 const TITLE_LENGTH = 48; // about two lines in the list
 const UNTITLED = "New conversation";
 
@@ -96,6 +102,58 @@ export function keptForRetry(messages, message) {
 }
 
 /**
+ * The answer that a retry replaces: the message itself, or the answer to a user message.
+ *
+ * @param {Message[]} messages
+ * @param {Message} message
+ */
+export function retriedAnswer(messages, message) {
+  const answer = messages[messages.indexOf(message) + (message.role === "assistant" ? 0 : 1)];
+  return answer?.role === "assistant" ? answer : undefined;
+}
+
+/**
+ * All versions of an answer, in their order, with the messages that follow each.
+ *
+ * @param {Message[]} messages
+ * @param {Message} message
+ * @returns {Version[]}
+ */
+function versionsOf(messages, message) {
+  const { others = [], place = 0, ...bare } = message;
+  const current = { message: bare, after: messages.slice(messages.indexOf(message) + 1) };
+  return [...others.slice(0, place), current, ...others.slice(place)];
+}
+
+/**
+ * Make a new answer the last version of the one that it replaces. The earlier versions keep what followed them.
+ *
+ * @param {Message} answer
+ * @param {Message[]} messages with the replaced answer
+ * @param {Message} replaced
+ */
+export function addVersion(answer, messages, replaced) {
+  answer.others = versionsOf(messages, replaced).slice(1 - MAX_VERSIONS);
+  answer.place = answer.others.length;
+}
+
+/**
+ * The messages with another version of an answer.
+ *
+ * @param {Message[]} messages
+ * @param {Message} message
+ * @param {number} place of the version
+ * @returns {Message[]}
+ */
+export function withVersion(messages, message, place) {
+  const versions = versionsOf(messages, message);
+  const chosen = versions[place];
+  if (!chosen) return messages;
+  const others = versions.filter((one) => one !== chosen);
+  return [...messages.slice(0, messages.indexOf(message)), { ...chosen.message, others, place }, ...chosen.after];
+}
+
+/**
  * Delete a message, and the results of its tool calls.
  *
  * @param {Message[]} messages
@@ -146,12 +204,21 @@ export function requestBody({ system, options, messages }, model) {
  * @param {Message} message
  * @returns {Record<string, unknown>[]}
  */
-function asSent({ role, content, refusal, tool_calls, tool_call_id, answer }) {
+function asSent({ role, content, images = [], refusal, tool_calls, tool_call_id, answer }) {
   if (role === "tool") return [{ role, content, tool_call_id }];
-  if (role === "user") return [{ role, content }];
+  if (role === "user") return [{ role, content: images.length ? parts(content, images) : content }];
   const text = content || refusal || null;
   // Tool calls of an interrupted answer may be incomplete.
   const calls = answer && answer.outcome !== "whole" ? [] : (tool_calls ?? []);
   if (calls.length) return [{ role, content: text, tool_calls: calls }];
   return text === null ? [] : [{ role, content: text }];
+}
+
+/**
+ * @param {string} text
+ * @param {string[]} images
+ */
+function parts(text, images) {
+  const before = text.trim() ? [{ type: "text", text }] : [];
+  return [...before, ...images.map((url) => ({ type: "image_url", image_url: { url } }))];
 }

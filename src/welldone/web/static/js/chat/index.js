@@ -5,10 +5,13 @@ import { toast } from "../dialog.js";
 import { h } from "../dom.js";
 import { shortcut } from "../keys.js";
 import { Composer } from "./composer.js";
-import { keptForRetry, newConversation, newMessage, waitingCalls, without } from "./conversation.js";
+import {
+  addVersion, keptForRetry, newConversation, newMessage, retriedAnswer, waitingCalls, withVersion, without,
+} from "./conversation.js";
 import { Library } from "./library.js";
 import { ModelPicker } from "./models.js";
 import { FIELDS, readOptions } from "./options.js";
+import { defaultPreset, withPreset } from "./presets.js";
 import { Run } from "./run.js";
 import { Settings } from "./settings.js";
 import { Thread } from "./thread.js";
@@ -37,7 +40,7 @@ export function makeChat(root, page) {
 
 class Chat {
   #page;
-  #conversation = newConversation();
+  #conversation = withPreset(newConversation(), defaultPreset());
   /** @type {Map<string, Run>} answers under way, by the id of their conversation */
   #runs = new Map();
   #status = h("div", { role: "status", class: "sr-only" });
@@ -49,7 +52,7 @@ class Chat {
     this.models = new ModelPicker(page, () => this.#changedModel());
     this.settings = new Settings(() => this.#changedSettings());
     this.composer = new Composer(
-      (text) => this.#send(text),
+      (text, images) => this.#send(text, images),
       () => this.#stop(),
     );
     this.thread = new Thread(this.#acts(), this.welcome.element);
@@ -89,7 +92,7 @@ class Chat {
   }
 
   create() {
-    this.#conversation = newConversation();
+    this.#conversation = withPreset(newConversation(), defaultPreset());
     this.#turnTo();
   }
 
@@ -139,6 +142,7 @@ class Chat {
       edit: (message, text) => void this.#edit(message, text),
       copy: ({ content, refusal }) => void copy(content || refusal || ""),
       remove: (message) => void this.#remove(message),
+      showVersion: (message, place) => void this.#showVersion(message, place),
       sendResults: (results) => this.#sendResults(results),
       editSystem: () => this.settings.open(),
     };
@@ -148,15 +152,18 @@ class Chat {
    * Send a message; false if it cannot be sent now.
    *
    * @param {string} text
+   * @param {string[]} [images]
    */
-  #send(text) {
-    if (!this.#canAsk()) return false;
+  #send(text, images = []) {
+    if (!this.#canAsk(images.length > 0)) return false;
     if (waitingCalls(this.#conversation.messages).length) {
       toast("The model waits for results of its tool calls.");
       this.thread.focusResult();
       return false;
     }
-    this.#conversation.messages.push(newMessage("user", text));
+    const message = newMessage("user", text);
+    if (images.length) message.images = images;
+    this.#conversation.messages.push(message);
     void this.#ask();
     this.focus();
     return true;
@@ -172,26 +179,38 @@ class Chat {
     this.focus();
   }
 
-  /** Whether a request can be sent. Otherwise shows what is missing or invalid. */
-  #canAsk() {
-    const { errors } = readOptions(this.#conversation.options);
+  /**
+   * Whether a request can be sent. Otherwise shows what is missing or invalid.
+   *
+   * @param {boolean} [hasImages] whether the next message has some
+   */
+  #canAsk(hasImages = false) {
+    const { options, messages } = this.#conversation;
+    const { errors } = readOptions(options);
     const wrong = FIELDS.find(({ name }) => name in errors);
+    const isBlind = (hasImages || messages.some(({ images }) => images?.length)) && !this.models.maySee;
     if (wrong) {
       toast(`${wrong.label} cannot be sent. ${errors[wrong.name]}`, "error");
       this.settings.open(wrong.name);
     } else if (!this.models.model) {
       toast("No model is available yet.", "error");
+    } else if (isBlind) {
+      toast(`${this.models.model} does not accept images: select another model, or remove them.`, "error");
     }
-    return !wrong && this.models.model !== "" && !this.#runs.has(this.#conversation.id);
+    return !wrong && !isBlind && this.models.model !== "" && !this.#runs.has(this.#conversation.id);
   }
 
-  /** Request the next answer in the current conversation. */
-  async #ask() {
+  /**
+   * Request the next answer in the current conversation.
+   *
+   * @param {Message} [answer] its message, still empty
+   */
+  async #ask(answer = newMessage("assistant", "")) {
     const conversation = this.#conversation;
     const { model, isCold } = this.models;
     conversation.model = model;
     conversation.updated_at = Date.now();
-    const run = new Run(this.#page, conversation, model, this.#acts());
+    const run = new Run(this.#page, conversation, model, this.#acts(), answer);
     this.#runs.set(conversation.id, run);
     this.#status.textContent = "";
     this.#show();
@@ -226,9 +245,25 @@ class Chat {
   /** @param {Message} message */
   async #retry(message) {
     if (!(await this.#settle(message)) || !this.#canAsk()) return;
-    this.#conversation.messages = keptForRetry(this.#conversation.messages, message);
-    void this.#ask();
+    const { messages } = this.#conversation;
+    const replaced = retriedAnswer(messages, message);
+    this.#conversation.messages = keptForRetry(messages, message);
+    const answer = newMessage("assistant", "");
+    if (replaced) addVersion(answer, messages, replaced);
+    void this.#ask(answer);
     this.focus();
+  }
+
+  /**
+   * @param {Message} message
+   * @param {number} place
+   */
+  async #showVersion(message, place) {
+    if (!(await this.#settle(message))) return;
+    const { messages } = this.#conversation;
+    const at = messages.indexOf(message);
+    this.#put(this.#conversation, withVersion(messages, message, place));
+    this.thread.focusVersions(this.#conversation.messages[at]);
   }
 
   /**
@@ -239,6 +274,8 @@ class Chat {
     if (!(await this.#settle(message)) || (message.role === "user" && !this.#canAsk())) return;
     message.content = text;
     this.thread.forget(message);
+    // The answers to the text before the edit are no versions of the next one.
+    if (message.role === "user") this.#conversation.messages = keptForRetry(this.#conversation.messages, message);
     if (message.role === "user") await this.#retry(message);
     else this.#put(this.#conversation, this.#conversation.messages);
     this.focus();
@@ -286,7 +323,7 @@ class Chat {
 
   #changedModel() {
     this.welcome.setModel(this.models.model);
-    this.composer.setReady(this.models.model !== "");
+    this.composer.setReady(this.models.model !== "", this.models.maySee);
   }
 
   #changedSettings() {

@@ -4,6 +4,7 @@ import { h } from "../dom.js";
 import { count } from "../format.js";
 import { pieces, visible } from "../text.js";
 import { makeEditor } from "./editor.js";
+import { makeThumbnail } from "./images.js";
 
 /** @import { Message } from "./conversation.js" */
 
@@ -13,6 +14,7 @@ import { makeEditor } from "./editor.js";
  * @property {(message: Message, text: string) => void} edit
  * @property {(message: Message) => void} copy
  * @property {(message: Message) => void} remove
+ * @property {(message: Message, place: number) => void} showVersion shows another version of an answer
  * @property {(results: string[]) => void} sendResults
  * @property {() => void} editSystem
  */
@@ -42,9 +44,31 @@ export function makeArticle(message, acts) {
     { class: `message ${message.role}`, "aria-label": WHO[message.role] },
     h("div", { class: "message-who", "aria-hidden": "true" }, WHO[message.role]),
     body,
-    h("div", { class: "message-foot" }, buttons, facts),
+    h("div", { class: "message-foot" }, makeVersions(message, acts), buttons, facts),
   );
   return { element, body, facts };
+}
+
+/**
+ * The choice between versions of an answer; nothing if there is one.
+ *
+ * @param {Message} message
+ * @param {Acts} acts
+ */
+function makeVersions(message, acts) {
+  const { others = [], place = 0 } = message;
+  if (!others.length) return null;
+  /**
+   * @param {string} sign
+   * @param {string} label
+   * @param {number} to
+   */
+  const step = (sign, label, to) =>
+    h("button", { class: "quiet mini", "aria-label": label, title: label, disabled: to < 0 || to > others.length,
+      on: { click: () => acts.showVersion(message, to) } }, sign);
+  return h("div", { class: "versions", role: "group", "aria-label": "Versions of the answer", tabIndex: -1 },
+    step("‹", "Previous version", place - 1), h("span", {}, `${place + 1}/${others.length + 1}`),
+    step("›", "Next version", place + 1));
 }
 
 /**
@@ -55,8 +79,14 @@ export function makeArticle(message, acts) {
  */
 export function makeSaid(message, acts) {
   const { element, body } = makeArticle(message, acts);
-  body.append(plainText(message.content));
+  if (message.content) body.append(plainText(message.content));
+  if (message.images?.length) body.append(makeImages(message.images));
   return element;
+}
+
+/** @param {string[]} images */
+function makeImages(images) {
+  return h("div", { class: "images" }, images.map((url, n) => makeThumbnail(url, `Image ${n + 1}`)));
 }
 
 /**

@@ -10,6 +10,7 @@ import { visible } from "../text.js";
  * @property {string} id
  * @property {string} [type]
  * @property {string[]} [capabilities]
+ * @property {{input_modalities?: string[]}} [architecture]
  * @property {{value?: string}} [status]
  */
 
@@ -62,6 +63,11 @@ export class ModelPicker {
   /** Whether the server must load it first. */
   get isCold() {
     return !isLoaded(this.#models.find(({ id }) => id === this.model));
+  }
+
+  /** Whether it may accept images: false only if the server knows that it does not. */
+  get maySee() {
+    return maySee(this.#models.find(({ id }) => id === this.model));
   }
 
   /** Request the list of models. */
@@ -140,4 +146,12 @@ function canChat({ type, capabilities }) {
 /** @param {string[]} capabilities */
 function isChatty(capabilities) {
   return capabilities.includes("completion") || !["embedding", "rerank"].some((one) => capabilities.includes(one));
+}
+
+/** @param {Listed | undefined} model */
+function maySee(model) {
+  const { capabilities, architecture } = model ?? {};
+  const inputs = architecture?.input_modalities;
+  if (Array.isArray(inputs)) return inputs.includes("image");
+  return !Array.isArray(capabilities) || ["vision", "multimodal"].some((one) => capabilities.includes(one));
 }

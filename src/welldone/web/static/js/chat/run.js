@@ -2,11 +2,11 @@
 
 import { Exchange } from "../exchange.js";
 import { Answer } from "./answer.js";
-import { newMessage, requestBody } from "./conversation.js";
+import { requestBody } from "./conversation.js";
 import { Reply } from "./reply.js";
 
 /** @import { Frame } from "../sse.js" */
-/** @import { AnswerFacts, Conversation } from "./conversation.js" */
+/** @import { AnswerFacts, Conversation, Message } from "./conversation.js" */
 /** @import { Acts } from "./message.js" */
 
 const SAVE_MS = 2_000; // at most this much is lost in a crash
@@ -27,12 +27,13 @@ export class Run {
    * @param {Conversation} conversation
    * @param {string} model
    * @param {Acts} acts
+   * @param {Message} message of the answer, which is added to the conversation
    */
-  constructor(page, conversation, model, acts) {
+  constructor(page, conversation, model, acts, message) {
     this.conversation = conversation;
     this.#model = model;
     this.#exchange = new Exchange(page, "v1/chat/completions", requestBody(conversation, model));
-    this.message = newMessage("assistant", "");
+    this.message = message;
     this.message.answer = this.#facts("stopped", null);
     conversation.messages.push(this.message);
     this.reply = new Reply(this.message, acts);

@@ -3,6 +3,7 @@
 import { badge } from "../badge.js";
 import { fill, h } from "../dom.js";
 import { FIELDS, readOptions } from "./options.js";
+import { PresetBar } from "./presetbar.js";
 
 /** @import { Conversation } from "./conversation.js" */
 /** @import { Field } from "./options.js" */
@@ -14,6 +15,7 @@ export class Settings {
   #system = h("textarea", { id: "setting-system", rows: 4, placeholder: "You are a helpful assistant." });
   /** @type {Map<string, {input: HTMLInputElement | HTMLTextAreaElement | HTMLSelectElement, error: HTMLElement}>} */
   #inputs = new Map();
+  #presets = new PresetBar(() => this.#changedByPreset());
 
   /** @param {() => void} changed */
   constructor(changed) {
@@ -29,6 +31,7 @@ export class Settings {
       { id: "settings", class: "settings", "aria-label": "Settings", hidden: true },
       h("div", { class: "settings-head" }, h("h2", {}, "Settings"), close),
       h("p", { class: "soft small" }, "For this conversation. Empty settings are not sent."),
+      this.#presets.element,
       h("div", { class: "field wide" }, h("label", { for: this.#system.id }, "System prompt"), this.#system),
       FIELDS.map((field) => this.#makeField(field)),
     );
@@ -56,7 +59,13 @@ export class Settings {
     this.#conversation = conversation;
     this.#system.value = conversation.system;
     for (const [name, { input }] of this.#inputs) input.value = conversation.options[name] ?? "";
+    this.#presets.show(conversation);
     this.#check();
+  }
+
+  #changedByPreset() {
+    if (this.#conversation) this.show(this.#conversation);
+    this.#changed();
   }
 
   #typedSystem() {

@@ -78,6 +78,17 @@ export class Thread {
     this.#follow.toEnd();
   }
 
+  /**
+   * Focus the choice of versions of an answer.
+   *
+   * @param {Message} message
+   */
+  focusVersions(message) {
+    const view = this.#views.get(message);
+    const versions = view && elementOf(view).querySelector(".versions");
+    if (versions instanceof HTMLElement) versions.focus();
+  }
+
   /** Focus the result input of a tool call. */
   focusResult() {
     const view = [...this.#views.values()].at(-1);

@@ -3,6 +3,7 @@
 
 import { isRecord } from "../record.js";
 import { newId } from "./conversation.js";
+import { isImage, MAX_IMAGES } from "./images.js";
 import { FIELDS } from "./options.js";
 
 /** @import { AnswerFacts, Conversation, Message, ToolCall } from "./conversation.js" */
@@ -13,6 +14,7 @@ export const MAX_BYTES = 64 * 2 ** 20; // thousands of long conversations; parse
 const MAX_CONVERSATIONS = 5_000;
 const MAX_MESSAGES = 5_000; // each becomes an element
 const MAX_CALLS = 1_000; // tool calls of a conversation: each becomes a card, which is slow to draw
+const MAX_DEPTH = 50; // of versions within versions: a retry within each
 const ROLES = /** @type {const} */ (["user", "assistant", "tool"]);
 const OUTCOMES = /** @type {const} */ (["whole", "stopped", "broken"]);
 const LAST_DAY = 8.64e15; // limit of Date
@@ -57,13 +59,10 @@ function parse(text) {
  * @returns {Conversation}
  */
 function readConversation(one) {
-  const messages = one
-    .at("messages")
-    .list(MAX_MESSAGES)
-    .map(({ value }, at) => readMessage(new Part(value, `${one.where}, message ${at + 1}`)));
-  const calls = messages.reduce((sum, { tool_calls: some = [] }) => sum + some.length, 0);
-  if (calls > MAX_CALLS) {
-    throw new TransferError(`${one.where} has ${calls} tool calls; the limit is ${MAX_CALLS}.`);
+  const counts = { messages: 0, calls: 0 };
+  const messages = readMessages(one.at("messages"), one.where, counts, 0);
+  if (counts.calls > MAX_CALLS) {
+    throw new TransferError(`${one.where} has ${counts.calls} tool calls; the limit is ${MAX_CALLS}.`);
   }
   return {
     id: newId(),
@@ -75,6 +74,47 @@ function readConversation(one) {
     created_at: one.at("created_at").time(),
     updated_at: one.at("updated_at").time(),
   };
+}
+
+/**
+ * @param {Part} list
+ * @param {string} where
+ * @param {{messages: number, calls: number}} counts of the conversation, with all versions of its answers
+ * @param {number} depth of versions within versions
+ */
+function readMessages(list, where, counts, depth) {
+  const found = list.list(MAX_MESSAGES);
+  counts.messages += found.length;
+  if (counts.messages > MAX_MESSAGES) throw new TransferError(`${where} has more than ${MAX_MESSAGES} messages.`);
+  return found.map(({ value }, at) => {
+    const one = new Part(value, `${where}, message ${at + 1}`);
+    const message = readMessage(one);
+    counts.calls += message.tool_calls?.length ?? 0;
+    if (one.has("others") && message.role === "assistant") readVersions(one, message, counts, depth);
+    return message;
+  });
+}
+
+/**
+ * @param {Part} one
+ * @param {Message} message
+ * @param {{messages: number, calls: number}} counts
+ * @param {number} depth
+ */
+function readVersions(one, message, counts, depth) {
+  if (depth > MAX_DEPTH) throw new TransferError(`${one.where} has versions within versions, too deep to read.`);
+  const others = one.at("others").list(MAX_MESSAGES).map(({ value }) => {
+    const version = new Part(value, `${one.where}, a version`);
+    const after = readMessages(version.at("after"), version.where, counts, depth + 1);
+    const [made] = readMessages(new Part([version.at("message").value], ""), version.where, counts, MAX_DEPTH + 1);
+    if (made.role !== "assistant") throw new TransferError(`${version.where} is not an answer.`);
+    return { message: made, after };
+  });
+  const place = one.at("place").number();
+  if (!Number.isInteger(place) || place < 0 || place > others.length) {
+    throw new TransferError(`${one.where}: place is not that of a version.`);
+  }
+  Object.assign(message, { others, place });
 }
 
 /** @param {Part} options */
@@ -93,6 +133,7 @@ function readMessage(one) {
   for (const name of /** @type {const} */ (["reasoning_content", "refusal", "tool_call_id"])) {
     if (one.has(name)) message[name] = one.at(name).text();
   }
+  if (one.has("images")) message.images = one.at("images").list(MAX_IMAGES).map((image) => image.image());
   if (one.has("tool_calls")) message.tool_calls = one.at("tool_calls").list(MAX_CALLS).map(readCall);
   if (one.has("answer")) message.answer = readFacts(one.at("answer"));
   return message;
@@ -165,6 +206,11 @@ class Part {
   text() {
     if (typeof this.value !== "string") throw this.#isNot("text");
     return this.value;
+  }
+
+  image() {
+    if (!isImage(this.text())) throw this.#isNot("an image");
+    return this.text();
   }
 
   textOrNull() {

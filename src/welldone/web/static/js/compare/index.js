@@ -4,6 +4,7 @@ import { ModelPicker } from "../chat/models.js";
 import { FIELDS, readOptions } from "../chat/options.js";
 import { toast } from "../dialog.js";
 import { h } from "../dom.js";
+import { keepDraft } from "../draft.js";
 import { Exchange } from "../exchange.js";
 import { Entry } from "../inspector/entry.js";
 import { Column } from "./column.js";
@@ -59,12 +60,14 @@ class CompareView {
     const changed = () => this.#changed();
     this.#models = [
       new ModelPicker(page, changed, { id: "compare-model", label: "Model", isLabelShown: true }),
-      new ModelPicker(page, changed, { id: "compare-other-model", label: "Second model", isLabelShown: true, place: 1 }),
+      new ModelPicker(page, changed,
+        { id: "compare-other-model", label: "Second model", isLabelShown: true, place: 1 }),
     ];
     const paint = () => this.#schedulePaint();
     this.#columns = ["Left", "Right"].map((name) => new Column(name, rules, paint));
     this.#columns[1].other = this.#columns[0];
     this.#mode.addEventListener("change", changed);
+    keepDraft(this.#prompt, "welldone.compare-draft");
     root.append(this.#makeForm(), h("div", { class: "compare-columns" }, this.#columns.map(({ element }) => element)));
     root.classList.add("compare");
     root.tabIndex = -1;

@@ -125,8 +125,14 @@ function concatenate(parts) {
 
 /** @param {Step[]} steps */
 function repairList(steps) {
-  const found = steps.slice(0, MAX_STEPS).flatMap((step) => step.repairs);
-  const items = found.map((repair) => ruleItem(repair, repair.count, repairLine(repair)));
+  /** @type {Map<string, {repair: StepRepair, times: number}>} */
+  const byRule = new Map();
+  for (const repair of steps.slice(0, MAX_STEPS).flatMap((step) => step.repairs)) {
+    const known = byRule.get(repair.rule);
+    if (known) known.times += repair.count;
+    else byRule.set(repair.rule, { repair, times: repair.count });
+  }
+  const items = [...byRule.values()].map(({ repair, times }) => ruleItem(repair, times, repairLine(repair)));
   return h("section", {}, title("Repairs"), h("ul", { class: "repairs" }, items));
 }
 

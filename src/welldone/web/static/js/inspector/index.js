@@ -66,7 +66,7 @@ class Inspector {
     this.#frames = new FrameView("Frames");
     this.#repairs = new RepairsView(rules, (step) => this.#showStep(step));
     this.#request = new RequestView(page);
-    this.#lint = new LintView(page);
+    this.#lint = new LintView(page, rules);
     const panels = {
       Frames: this.#framesPanel(),
       Repairs: this.#repairs.element,

@@ -4,13 +4,15 @@ import { ApiError } from "../api.js";
 import { badge } from "../badge.js";
 import { copyButton } from "../clipboard.js";
 import { fill, h } from "../dom.js";
-import { pick, read, save } from "../files.js";
+import { base64, pick, read, save } from "../files.js";
 import { bytes, count } from "../format.js";
 import { sizeOf } from "../sse.js";
 import { visible } from "../text.js";
 import { FrameView } from "./frames.js";
-import { line, ruleItem } from "./ruleitem.js";
+import { ruleItem } from "./ruleitem.js";
 import { upstreamSource } from "./sources.js";
+
+/** @import { Rules } from "../rules.js" */
 
 /** The server's limit. */
 const MAX_BYTES = 4 * 2 ** 20;
@@ -33,6 +35,7 @@ const VERDICTS = /** @type {const} */ ({
 
 export class LintView {
   #page;
+  #rules;
   #text = h("textarea", { id: "lint-text", class: "mono", rows: 6, spellcheck: false,
     placeholder: "data: {\"choices\": … — paste a stream here, or drop a file" });
   #endpoint = h("select", {}, h("option", { value: "" }, "detect"),
@@ -49,9 +52,13 @@ export class LintView {
   /** Aborts the last request when a new one starts. */
   #abort = new AbortController();
 
-  /** @param {Page} page */
-  constructor(page) {
+  /**
+   * @param {Page} page
+   * @param {Rules} rules
+   */
+  constructor(page, rules) {
     this.#page = page;
+    this.#rules = rules;
     this.#frames = new FrameView("Frames of the capture");
     this.#frames.element.hidden = true;
     this.#text.addEventListener("input", () => this.#typed());
@@ -182,7 +189,7 @@ export class LintView {
     return ruleItem(
       first,
       same.length,
-      first.affects.length > 0 && line("affects: ", first.affects.join("; ")),
+      this.#rules.facts(first.rule),
       h("div", { class: "small frame-links" }, framed.length === 0 && "in the whole reply",
         framed.slice(0, MAX_LINKS).map((finding) => this.#frameLink(finding)), left > 0 && `and ${count(left)} more`),
     );
@@ -220,12 +227,4 @@ function byRule(findings) {
     else groups.set(finding.rule, [finding]);
   }
   return [...groups.values()];
-}
-
-/** @param {Uint8Array} data */
-function base64(data) {
-  let characters = "";
-  // In pieces: a call takes a limited number of arguments.
-  for (let at = 0; at < data.length; at += 8192) characters += String.fromCharCode(...data.subarray(at, at + 8192));
-  return btoa(characters);
 }

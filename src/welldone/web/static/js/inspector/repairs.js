@@ -124,23 +124,8 @@ export class RepairsView {
 
   /** @param {RuleRepairs} repaired */
   #item({ repair, count: times, first }) {
-    const affects = h("div");
-    void this.#showAffects(repair.rule, affects);
     const go = h("button", { class: "link", on: { click: () => this.#select(first) } },
       `upstream's frame ${count(first + 1)}`);
-    return ruleItem(repair, times, repairLine(repair), affects, line("first in ", go));
-  }
-
-  /**
-   * @param {string} rule
-   * @param {HTMLElement} element
-   */
-  async #showAffects(rule, element) {
-    try {
-      const { affects } = await this.#rules.find(rule);
-      if (affects.length) fill(element, line("affects: ", affects.join("; ")));
-    } catch {
-      // Optional: the rule page itself reports the failure.
-    }
+    return ruleItem(repair, times, repairLine(repair), this.#rules.facts(repair.rule), line("first in ", go));
   }
 }

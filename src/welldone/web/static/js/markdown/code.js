@@ -1,16 +1,26 @@
 // A code block: language, copy button, scrollable content.
 
 import { copyButton } from "../clipboard.js";
-import { h } from "../dom.js";
+import { fill, h } from "../dom.js";
 import { firstPiece, PIECE, visible } from "../text.js";
+import { highlighterOf } from "./highlight.js";
+
+/** @import { Token } from "./highlight.js" */
 
 const LONGEST_INFO = 64; // fits above the code
+const MAX_TOKENS = 10_000; // elements of a block: more is shown without colours
 
 /** Growing code, split into pieces that the browser can lay out one by one. */
 export class CodeBlock {
   #code = h("code", { dir: "ltr" });
   #piece = h("span");
-  /** Source of the last piece. */
+  /** The line that may still grow. */
+  #draft = h("span");
+  #highlighter;
+  #tokens = 0;
+  /** Characters of complete lines in the last piece. */
+  #size = 0;
+  /** Source of the last line, which is not complete. */
   #last = "";
   #text = "";
   #tail = "";
@@ -21,16 +31,24 @@ export class CodeBlock {
     const button = copyButton("Copy code", () => (this.#text + this.#tail).replace(/\n$/, ""));
     const label = h("span", { class: "md-info" }, visible(info.slice(0, LONGEST_INFO)));
     this.element = h("div", { class: "md-code" }, h("div", { class: "md-code-bar" }, label, button), box);
-    this.#code.append(this.#piece);
+    this.#highlighter = highlighterOf(info);
+    this.#code.append(this.#piece, this.#draft);
   }
 
   /** @param {string} text */
   append(text) {
-    this.#tail = "";
     this.#text += text;
-    this.#last += text;
-    while (this.#last.length > PIECE) this.#settle(firstPiece(this.#last, PIECE));
-    this.#piece.textContent = visible(this.#last);
+    const whole = this.#last + text;
+    const end = whole.lastIndexOf("\n") + 1;
+    this.#last = whole.slice(end);
+    this.#add(whole.slice(0, end));
+    // A line without an end is not highlighted: it is data.
+    while (this.#last.length > PIECE) {
+      const piece = firstPiece(this.#last, PIECE);
+      this.#put([["", piece]], piece.length);
+      this.#last = this.#last.slice(piece.length);
+    }
+    this.showTail("");
   }
 
   /**
@@ -40,15 +58,44 @@ export class CodeBlock {
    */
   showTail(tail) {
     this.#tail = tail;
-    this.#piece.textContent = visible(this.#last + tail);
+    const line = this.#last + tail;
+    fill(this.#draft, this.#isPlain ? visible(line) : this.#highlighter?.draft(line).map(drawToken));
   }
 
-  /** @param {string} piece start of the last piece */
-  #settle(piece) {
-    this.#piece.textContent = visible(piece);
-    this.#piece.className = "md-settled";
-    this.#last = this.#last.slice(piece.length);
-    this.#piece = h("span");
-    this.#code.append(this.#piece);
+  get #isPlain() {
+    return !this.#highlighter || this.#tokens > MAX_TOKENS;
   }
+
+  /** @param {string} text complete lines */
+  #add(text) {
+    for (let from = 0; from < text.length; ) {
+      // Without colours, in as few pieces as possible.
+      const plain = this.#isPlain ? firstPiece(text, PIECE - this.#size, from) : "";
+      const to = plain ? from + plain.length : text.indexOf("\n", from) + 1;
+      const line = text.slice(from, to);
+      if (plain) this.#put([["", line]], line.length);
+      else this.#put([...(this.#highlighter?.line(line.slice(0, -1)) ?? []), ["", "\n"]], line.length);
+      from = to;
+    }
+  }
+
+  /**
+   * @param {Token[]} tokens
+   * @param {number} size
+   */
+  #put(tokens, size) {
+    this.#piece.append(...tokens.map(drawToken));
+    this.#tokens += tokens.length;
+    this.#size += size;
+    if (this.#size < PIECE) return;
+    this.#piece.className = "md-settled";
+    this.#piece = h("span");
+    this.#size = 0;
+    this.#draft.before(this.#piece);
+  }
+}
+
+/** @param {Token} token */
+function drawToken([kind, text]) {
+  return kind ? h("span", { class: `hl-${kind}` }, visible(text)) : visible(text);
 }
