@@ -37,7 +37,7 @@ GET_PATHS = (
     "/page/api/recordings/x",
     "/metrics",
 )
-POST_PATHS = (LINT, "/models/load", "/models/unload")
+POST_PATHS = (LINT, "/models/load", "/models/unload", "/keys")
 CROSS_ORIGIN = {
     "another origin": "Origin: http://evil.example\r\n",
     "null origin": "Origin: null\r\n",

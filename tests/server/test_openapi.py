@@ -25,6 +25,7 @@ from welldone.protocol.json_budget import run_to_completion
 from welldone.schemas.anthropic import AnthropicRequest
 from welldone.schemas.chat import ChatRequest, CompletionRequest
 from welldone.schemas.fields import describe_fields
+from welldone.schemas.keys import AddKeyRequest
 from welldone.schemas.responses import CompactRequest, ResponseRequest
 from welldone.server.api.openapi import (
     API_PREFIX,
@@ -92,6 +93,7 @@ READERS: dict[str, tuple[Body, Callable[[Body], object]]] = {
     "RerankRequest": ({"query": "a", "documents": ["b"]}, lambda body: read_rerank(body, MODEL, FREE)),
     "TokenizeRequest": ({"content": "a"}, lambda body: read_tokenize(body, MODEL, FREE)),
     "DetokenizeRequest": ({"tokens": [1]}, lambda body: read_detokenize(body, MODEL, FREE)),
+    "AddKeyRequest": ({"name": "a"}, lambda body: read_fields(body, AddKeyRequest)),
     "OllamaChatRequest": ({"messages": HELLO}, lambda body: _chat(read_ollama_chat(body))),
     "OllamaGenerateRequest": ({"prompt": "hi"}, lambda body: _chat(read_ollama_generate(body))),
 }

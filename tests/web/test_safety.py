@@ -204,14 +204,15 @@ def test_a_removed_key_is_not_sent_any_more(visit: Visiting, tmp_path: Path) -> 
 PROBE = """async (target) => {
   const got = [];
   const note = (name, work) => work.then((text) => got.push(`${name}: ${text}`), () => {});
-  const paths = ["page/api/state", "page/api/rules/data-json", "metrics", "v1/models"];
+  const paths = ["page/api/state", "page/api/rules/data-json", "metrics", "v1/models", "keys"];
   for (const path of paths) await note(path, fetch(target + path).then((reply) => reply.text()));
-  for (const path of ["page/api/lint", "models/unload"]) {
-    const body = '{"capture": "data: 1", "model": "scripted"}';
+  for (const path of ["page/api/lint", "models/unload", "keys"]) {
+    const body = '{"capture": "data: 1", "model": "scripted", "name": "evil"}';
     await note(path, fetch(target + path, { method: "POST", body }).then((reply) => reply.text()));
     await note(path, fetch(target + path, { method: "POST", body, headers: { "Content-Type": "application/json" } }));
     await fetch(target + path, { method: "POST", mode: "no-cors", body }).catch(() => {});
   }
+  await note("keys/ci", fetch(`${target}keys/ci`, { method: "DELETE" }).then((reply) => reply.text()));
   const frame = document.createElement("iframe");
   frame.src = target;
   const loaded = new Promise((done) => frame.addEventListener("load", done));

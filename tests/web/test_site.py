@@ -79,6 +79,9 @@ def test_the_document_needs_no_key_and_names_no_models(locked: Running) -> None:
         ("/page/api/recordings/1", "GET"),
         ("/models/load", "POST"),
         ("/models/unload", "POST"),
+        ("/keys", "GET"),
+        ("/keys", "POST"),
+        ("/keys/ci", "DELETE"),
         ("/v1/models", "GET"),
     ],
 )

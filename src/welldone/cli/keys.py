@@ -13,10 +13,8 @@ examples:
 
 import asyncio
 from argparse import Namespace
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 
@@ -28,16 +26,23 @@ from welldone.config.server import Config
 from welldone.config.settings import SettingsError
 from welldone.reporting import format_table
 from welldone.server.access.control import connect_store
-from welldone.server.access.key_file import KeyFileError, changed_entries, free_slot, read_entries
-from welldone.server.access.keys import ANONYMOUS, CACHE_TTL_S, MAX_KEYS, SharedKey, key_digest, make_key, parse_key
+from welldone.server.access.key_file import KeyFileError
+from welldone.server.access.key_storage import (
+    FileKeyStorage,
+    KeyExistsError,
+    KeyStorage,
+    SharedKeyStorage,
+    add_new_key,
+    listed_keys,
+    remove_key,
+)
+from welldone.server.access.keys import ANONYMOUS, CACHE_TTL_S, SharedKey
 from welldone.server.access.store import StoreClient, StoreError
 from welldone.server.config_file import check_model_name
 from welldone.server.observe.log import Redactor
 
 _MAX_ERROR_CHARS = 200
 _STORE_TIMEOUT_S = 5.0  # longer than in a server: here only a user waits
-
-ResultT = TypeVar("ResultT")
 
 
 def run(arguments: list[str]) -> ExitCode:
@@ -55,7 +60,7 @@ def run(arguments: list[str]) -> ExitCode:
                 raise UsageError(f"the settings already have a key {options.name}, which takes precedence")
             return _add_key(storage, _shared_key(options))
         return _list_keys(storage) if options.action == "list" else _remove_key(storage, options.name)
-    except KeyFileError as error:
+    except (KeyFileError, KeyExistsError) as error:
         raise UsageError(str(error)) from None
     except StoreError as error:
         # Redact the text: a Redis without authentication repeats the password in its error.
@@ -64,82 +69,29 @@ def run(arguments: list[str]) -> ExitCode:
         return ExitCode.UNREACHABLE
 
 
-class KeyStorage(Protocol):
-    """Where keys are stored, by their digests."""
+def _shared_storage(url: str) -> SharedKeyStorage:
+    """The keys of the shared store; each query has a connection of its own."""
 
-    def keys(self) -> dict[str, SharedKey | None]:
-        """All keys; None for an entry in an unknown format."""
+    async def call(query: Callable[[StoreClient], Awaitable[Any]]) -> Any:  # noqa: ANN401 - the result of the query
+        client = connect_store(url, timeout_s=_STORE_TIMEOUT_S)
+        try:
+            async with asyncio.timeout(_STORE_TIMEOUT_S):
+                return await query(client)
+        except TimeoutError:
+            raise StoreError(f"no answer within {_STORE_TIMEOUT_S:g} s") from None
+        finally:
+            await client.close()
 
-    def add(self, digest: str, key: SharedKey) -> None:
-        """Add a key. Raises `UsageError` if there is one with its name."""
-
-    def remove(self, digests: Collection[str]) -> None:
-        """Remove keys."""
-
-
-@dataclass(frozen=True)
-class _FileStorage:
-    """The keys of a key file."""
-
-    path: Path
-
-    def keys(self) -> dict[str, SharedKey | None]:
-        return dict(read_entries(self.path)) if self.path.exists() else {}
-
-    def add(self, digest: str, key: SharedKey) -> None:
-        with changed_entries(self.path) as entries:
-            if len(entries) >= MAX_KEYS:
-                raise UsageError(f"{self.path} has {MAX_KEYS} keys already: remove one first")
-            if _digests(entries, key.name):
-                raise _taken(key.name)
-            entries[digest] = msgspec.structs.replace(key, slot=free_slot(entries))
-
-    def remove(self, digests: Collection[str]) -> None:
-        with changed_entries(self.path) as entries:
-            for digest in digests:
-                entries.pop(digest, None)
-
-
-@dataclass(frozen=True)
-class _SharedStorage:
-    """The keys of the shared store."""
-
-    url: str
-
-    def keys(self) -> dict[str, SharedKey | None]:
-        return {digest: parse_key(value) for digest, value in self._query(lambda client: client.keys()).items()}
-
-    def add(self, digest: str, key: SharedKey) -> None:
-        if _digests(self.keys(), key.name):
-            raise _taken(key.name)
-        self._query(lambda client: client.put_key(digest, msgspec.json.encode(key)))
-
-    def remove(self, digests: Collection[str]) -> None:
-        self._query(lambda client: client.drop_keys(digests))
-
-    def _query(self, query: Callable[[StoreClient], Awaitable[ResultT]]) -> ResultT:
-        """Run a query on a connection of its own."""
-
-        async def run_query() -> ResultT:
-            client = connect_store(self.url, timeout_s=_STORE_TIMEOUT_S)
-            try:
-                async with asyncio.timeout(_STORE_TIMEOUT_S):
-                    return await query(client)
-            except TimeoutError:
-                raise StoreError(f"no answer within {_STORE_TIMEOUT_S:g} s") from None
-            finally:
-                await client.close()
-
-        return asyncio.run(run_query())
+    return SharedKeyStorage(call)
 
 
 def _find_storage(config: Config, *, prefers_store: bool) -> KeyStorage:
     """Return the file or the store of the options or settings; the file if there are both."""
     file, url = config.server.keys_file, config.limits.store
     if file is not None and not prefers_store:
-        return _FileStorage(file)
+        return FileKeyStorage(file)
     if url is not None:
-        return _SharedStorage(url)
+        return _shared_storage(url)
     raise UsageError(
         "say where the keys are: --keys-file FILE (keys_file in [server]) for one server, or --limits-store "
         "redis://HOST:6379/0 (store in [limits]) for several"
@@ -163,19 +115,14 @@ def _shared_key(options: Namespace) -> SharedKey:
 
 
 def _add_key(storage: KeyStorage, key: SharedKey) -> ExitCode:
-    made = make_key()
-    storage.add(key_digest(made).hex(), key)
+    made = asyncio.run(add_new_key(storage, key))
     ui.print_note(f"the key of {key.name}; it is stored nowhere in clear and is not shown again:")
     ui.print_line(made)
     return ExitCode.OK
 
 
-def _taken(name: str) -> UsageError:
-    return UsageError(f"there already is a key {name}: choose another name, or remove it first")
-
-
 def _list_keys(storage: KeyStorage) -> ExitCode:
-    keys = sorted((key for key in storage.keys().values() if key is not None), key=lambda key: key.name)
+    keys = asyncio.run(listed_keys(storage))
     if not keys:
         ui.print_note("there are no keys: welldone keys add NAME creates one")
     ui.print_lines(format_table([(key.name, _describe_key(key)) for key in keys], ui.terminal_width()) if keys else ())
@@ -190,16 +137,10 @@ def _describe_key(key: SharedKey) -> str:
 
 
 def _remove_key(storage: KeyStorage, name: str) -> ExitCode:
-    digests = _digests(storage.keys(), name)
-    if not digests:
+    if not asyncio.run(remove_key(storage, name)):
         raise UsageError(f"there is no key {ui.printable_name(name)}; welldone keys list shows the keys")
-    storage.remove(digests)
     ui.print_note(f"the key of {name} is removed; servers reject it within {CACHE_TTL_S:g} s")
     return ExitCode.OK
-
-
-def _digests(stored: Mapping[str, SharedKey | None], name: str) -> list[str]:
-    return [digest for digest, key in stored.items() if key is not None and key.name == name]
 
 
 def _parser() -> CommandParser:

@@ -11,6 +11,7 @@ from welldone.engines.supervisor import EngineSupervisor
 from welldone.gateway.backends import SendRequest
 from welldone.gateway.registry import UpstreamRegistry
 from welldone.protocol.stream_template import TemplateCache
+from welldone.server.access.key_storage import KeyStorage
 from welldone.server.access.keys import ApiKeys
 from welldone.server.access.limits import RateLimiter
 from welldone.server.access.store import SharedStore
@@ -36,6 +37,7 @@ class ServerParts(msgspec.Struct, kw_only=True, eq=False):
     keys: ApiKeys
     limits: RateLimiter
     send: SendRequest
+    key_storage: KeyStorage | None = None
     body_budget: BodyBudget = msgspec.field(default_factory=BodyBudget)
     recorder: TraceRecorder | None = None
     tracer: RequestTracer | None = None

@@ -22,6 +22,7 @@ from welldone.protocol.envelope import ID_PREFIX, Endpoint
 from welldone.server.api.anthropic import MessagesApi
 from welldone.server.api.embeddings import EmbeddingsApi
 from welldone.server.api.gemini import GeminiApi
+from welldone.server.api.keys import KeysApi
 from welldone.server.api.models import ModelsApi
 from welldone.server.api.ollama import OllamaApi
 from welldone.server.api.openapi import openapi_document
@@ -44,7 +45,7 @@ from welldone.server.resume.api import ResumeService
 
 _API_PREFIX = "/v1"
 _GEMINI_PREFIX = "/v1beta/models"
-_ID_PATH = re.compile(r"^/(responses|streams)/(?!(?:input_tokens|compact)$)[^/*]+")
+_ID_PATH = re.compile(r"^/(responses|streams|keys)/(?!(?:input_tokens|compact)$)[^/*]+")
 _ENGINE_METRICS_TIMEOUT_S = 1.0  # Prometheus' own scrape timeout is 10 s
 
 
@@ -79,6 +80,7 @@ class Routes:
         self._gemini = GeminiApi(*services)
         self._passthrough = PassthroughApi(settings, self._targets, charge_tokens=self._charge_tokens)
         self._models = ModelsApi(parts, self._targets, self._generator.read_body, int(parts.now()))
+        self._keys = KeysApi(parts, self._generator.read_body)
         for upstream in parts.upstreams.all:
             if upstream.is_unassigned:
                 self.upstream_changed(upstream)  # all others count as healthy until the first probe
@@ -257,6 +259,8 @@ class Routes:
             "/models/*": get("models", self._models.get),
             "/models/load": Route("models", {"GET": self._models.get, "POST": self._models.load}),
             "/models/unload": Route("models", {"GET": self._models.get, "POST": self._models.unload}),
+            "/keys": Route("keys", {"GET": self._keys.list, "POST": self._keys.add}),
+            "/keys/*": Route("keys", {"DELETE": self._keys.remove}),
             "/health": Route("health", {"GET": self._health}, is_public=True),
             # Health probes are public: a kubelet has no key to send.
             "/livez": Route("health", {"GET": self._liveness}, is_public=True),

@@ -65,7 +65,7 @@ class Server:
         self._on_upstream = on_upstream
         settings = config.server
         keys = tuple(keys)
-        self._keys, self._limits, self._store = make_access_control(
+        self._keys, self._limits, self._store, key_storage = make_access_control(
             config,
             keys,
             None if worker is None else worker.bucket_storage,
@@ -122,6 +122,7 @@ class Server:
             metrics=self._metrics,
             keys=self._keys,
             limits=self._limits,
+            key_storage=key_storage,
             send=partial(send, pool=self._pool),
             recorder=self._recorder,
             tracer=self._tracer,

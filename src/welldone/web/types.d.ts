@@ -137,6 +137,16 @@ interface KeyState {
   spent: { requests: number; tokens: number };
 }
 
+/** A stored API key, without the key. */
+interface StoredKey {
+  name: string;
+  models: string[];
+  requests_per_minute: number | null;
+  tokens_per_minute: number | null;
+  admin: boolean;
+  metrics: boolean;
+}
+
 interface RecentRequest {
   at: number;
   request_id: string;
@@ -168,6 +178,7 @@ interface ServerState {
   has_metrics: boolean;
   is_recording: boolean;
   is_draining: boolean;
+  has_key_store: boolean;
   models: ModelState[];
   download: DownloadState | null;
   upstreams: UpstreamState[];

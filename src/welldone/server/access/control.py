@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from welldone.config.server import Config
 from welldone.server.access.key_file import WatchedKeyFile
+from welldone.server.access.key_storage import FileKeyStorage, KeyStorage, SharedKeyStorage
 from welldone.server.access.keys import ApiKeys, KeyLookup, SharedApiKeys
 from welldone.server.access.limits import BucketStorage, RateLimiter
 from welldone.server.access.store import STORE_TIMEOUT_S, SharedStore, StoreClient
@@ -18,6 +19,8 @@ class AccessControl(NamedTuple):
     keys: ApiKeys
     limits: RateLimiter
     store: SharedStore | None
+    storage: KeyStorage | None
+    """Where admins add and remove keys: the key file if there is one, else the shared store."""
 
 
 def connect_store(url: str, *, timeout_s: float = STORE_TIMEOUT_S) -> StoreClient:
@@ -45,7 +48,12 @@ def make_access_control(
     if config.has_stored_keys:
         look_up = _key_lookup(settings.keys_file, store)
         api_keys = SharedApiKeys(keys, config.keys, look_up=look_up, on_found=limits.set_rates)
-    return AccessControl(api_keys, limits, store)
+    storage: KeyStorage | None = None
+    if settings.keys_file is not None:
+        storage = FileKeyStorage(settings.keys_file)
+    elif store is not None:
+        storage = SharedKeyStorage(store.call)
+    return AccessControl(api_keys, limits, store, storage)
 
 
 def limited_principals(config: Config, keys: ApiKeys) -> list[str]:

@@ -115,6 +115,10 @@ class ApiKeys:
             message = "This API key is restricted to some models, and /metrics shows all: set metrics = true for it."
             raise ApiError(403, message, code="not_allowed")
 
+    def is_configured(self, name: str) -> bool:
+        """Whether this is the name of a configured key, which takes precedence over a stored one."""
+        return any(name == known for _, known in self._digests)
+
     def is_admin(self, principal: str) -> bool:
         """Whether a principal may see and control the whole server: plain keys may; without keys, everyone."""
         key = self._by_name.get(principal)

@@ -14,7 +14,7 @@ from welldone.protocol.dialects.anthropic.objects import STOP_REASONS, USAGE_COU
 from welldone.protocol.dialects.responses.objects import RESPONSE_DEFAULTS
 from welldone.protocol.envelope import REPLY_OBJECT, Endpoint
 from welldone.protocol.events import Json
-from welldone.schemas import anthropic, chat, gemini, ollama, responses, vectors
+from welldone.schemas import anthropic, chat, gemini, keys, ollama, responses, vectors
 from welldone.schemas.fields import EMPTY_VALUES, FieldHandling, describe_fields
 from welldone.server.generation.passthrough import PASSTHROUGH_ENDPOINTS
 from welldone.server.resume.api import LAST_EVENT_HEADER, RESUME_HEADER
@@ -101,7 +101,7 @@ _REQUESTS: tuple[type[msgspec.Struct], ...] = (
     *(chat.ChatRequest, chat.CompletionRequest, responses.ResponseRequest, responses.CompactRequest),
     *(anthropic.AnthropicRequest, anthropic.AnthropicTokensRequest),
     *(gemini.GeminiRequest, gemini.GeminiTokensRequest),
-    *(ollama.OllamaChatRequest, ollama.OllamaGenerateRequest, vectors.LoadRequest),
+    *(ollama.OllamaChatRequest, ollama.OllamaGenerateRequest, vectors.LoadRequest, keys.AddKeyRequest),
     *(vectors.EmbeddingsRequest, vectors.RerankRequest, vectors.TokenizeRequest, vectors.DetokenizeRequest),
 )
 REQUEST_COMPONENTS: Json = {
@@ -120,6 +120,7 @@ REQUEST_EXAMPLES: Json = {
     "GeminiRequest": {"contents": [{"role": "user", "parts": [{"text": "Hello!"}]}]},
     "EmbeddingsRequest": {"model": _EXAMPLE_MODEL, "input": ["Hello!"]},
     "RerankRequest": {"query": "Who purrs?", "documents": ["a cat", "a dog"]},
+    "AddKeyRequest": {"name": "ci", "models": ["qwen-*"], "requests_per_minute": 60},
 }
 """Example bodies."""
 
@@ -185,6 +186,13 @@ def _ollama_reply(**content: Json) -> Json:
     return reply_object({**_of_type(TEXT, "model", "created_at"), **content, "done": _BOOLEAN, **optional}, *optional)
 
 
+_KEY: Json = {
+    "object": {"const": "key"},
+    "name": TEXT,
+    "models": _array(TEXT),
+    **_of_type({"type": ["integer", "null"], "minimum": 0}, "requests_per_minute", "tokens_per_minute"),
+    **_of_type(_BOOLEAN, "admin", "metrics"),
+}
 REPLY_COMPONENTS: Json = {
     "Usage": reply_object(_of_type(_COUNT, "prompt_tokens", "completion_tokens", "total_tokens")),
     "ChatCompletion": _completion_reply(Endpoint.CHAT, {"message": _ASSISTANT_MESSAGE}),
@@ -239,6 +247,10 @@ REPLY_COMPONENTS: Json = {
             **_of_type(_array(TEXT), "changes", "warnings"),
         }
     ),
+    "Key": reply_object(_KEY),
+    "Keys": list_reply(component_ref("Key")),
+    "NewKey": reply_object({**_KEY, "key": TEXT}),
+    "KeyDeleted": reply_object({"name": TEXT, "object": {"const": "key"}, "deleted": {"const": True}}),
     "Slots": _array(reply_object({"id": _COUNT, "model": TEXT, "is_processing": _BOOLEAN})),
     "Error": reply_object(
         {"error": reply_object({**_of_type(TEXT, "message", "type"), **_of_type(_NULLABLE_TEXT, "param", "code")})}
@@ -364,6 +376,9 @@ OPERATIONS = {  # `*` in a path matches a name or an id, as in `server/routes.py
     "GET /models/unload": _MODEL_OPERATION,
     "POST /models/unload": Operation("Unload a local model. For admins", "Done", "LoadRequest", statuses=(409,)),
     "POST /admin/reload": Operation("Read the configuration again. For admins", "Reload", statuses=(409,)),
+    "GET /keys": Operation("List stored API keys. For admins", "Keys", statuses=(409,)),
+    "POST /keys": Operation("Add an API key. For admins", "NewKey", "AddKeyRequest", statuses=(409,)),
+    "DELETE /keys/*": Operation("Remove a stored API key. For admins", "KeyDeleted", statuses=(409,)),
     "GET /health": Operation("Readiness: whether requests can be served", "Status"),
     "GET /livez": Operation("Liveness: whether the server runs", "Status"),
     "GET /readyz": Operation("Same as `/health`", "Status"),

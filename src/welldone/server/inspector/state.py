@@ -142,6 +142,8 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     principal: str
     is_recording: bool
     is_draining: bool
+    has_key_store: bool
+    """Whether the client may add and remove keys with `/keys`."""
     models: list[ModelView]
     download: DownloadView | None
     """The latest download of a model; None: the client may not start one."""
@@ -205,6 +207,7 @@ class StateApi:
             principal=ctx.principal,
             is_recording=self.parts.recorder is not None,
             is_draining=self.is_draining(),
+            has_key_store=is_admin and self.parts.key_storage is not None,
             models=[self._model_view(one) for one in models if is_admin or may_use(ctx.principal, one.name)],
             download=downloads.view if is_admin and downloads is not None else None,
             upstreams=[

@@ -31,7 +31,7 @@ OTHER = "other"
 ENDPOINTS = frozenset(
     {"admin", "audio", "chat", "classify", "completions", "detokenize", "embeddings", "files", "health", "images"}
     | {"messages", "metrics", "models", "moderations", "ollama", "openapi", "page", "pooling", "rerank", "responses"}
-    | {"gemini", "score", "slots", "sockets", "streams", "tokenize"}
+    | {"gemini", "keys", "score", "slots", "sockets", "streams", "tokenize"}
 )
 
 OUTCOMES = frozenset({"unreachable", "no_room", "lost", "timeout", "garbage", "left"})

@@ -8,6 +8,7 @@ import { keyNews } from "../key.js";
 import { Banner } from "./banner.js";
 import { makeCharts } from "./charts.js";
 import { Downloads } from "./downloads.js";
+import { KeysPanel } from "./keys.js";
 import { Loader } from "./loader.js";
 import { drawModels } from "./models.js";
 import { patchChildren } from "./patch.js";
@@ -41,6 +42,7 @@ class ServerView {
   #recent = makeRecent(this.#sections["Recent requests"].body);
   #loader;
   #downloads;
+  #keys;
   /** @type {ServerState | null} */
   #state = null;
   #isShown = false;
@@ -58,6 +60,8 @@ class ServerView {
     });
     this.#loader = new Loader(page, () => this.#onLoader());
     this.#downloads = new Downloads(this.#sections["Get a model"].body, page, () => this.#poller.hurry());
+    this.#keys = new KeysPanel(page);
+    this.#sections["API keys"].body.append(this.#keys.element);
     this.#all.append(...Object.values(this.#sections).map(({ element }) => element));
     root.append(this.#banner.element, this.#all);
     root.addEventListener("click", (event) => this.#onClick(event));
@@ -69,6 +73,7 @@ class ServerView {
   show(isShown) {
     this.#isShown = isShown;
     this.#startOrStop();
+    if (!isShown) this.#keys.show(false);
   }
 
   /** Poll only while the view is visible. */
@@ -99,6 +104,8 @@ class ServerView {
     this.#sections.Charts.element.hidden = !state.has_metrics;
     this.#sections["Get a model"].element.hidden = state.download === null;
     if (state.download !== null) this.#downloads.draw(state.download);
+    this.#sections["API keys"].element.hidden = !state.has_key_store;
+    this.#keys.show(state.has_key_store && this.#isShown);
     patchChildren(this.#sections.Models.body, drawModels(state, this.#loader.pending));
     patchChildren(this.#sections.Upstreams.body, drawUpstreams(state));
     patchChildren(this.#sections.Queue.body, drawQueue(state));
@@ -134,6 +141,8 @@ class ServerView {
     else if (act === "open") void this.#open(name);
     else if (act === "load") void this.#loader.load(name);
     else if (act === "unload") void this.#loader.unload(name);
+    else if (act === "add-key") void this.#keys.add();
+    else if (act === "remove-key") void this.#keys.remove(name);
   }
 
   #restart() {
@@ -176,6 +185,7 @@ function makeSections() {
     Upstreams: makeSection("Upstreams"),
     Queue: makeSection("Queue"),
     Keys: makeSection("Keys"),
+    "API keys": makeSection("API keys"),
     Charts: makeSection("Charts", "charts"),
     "Recent requests": makeSection("Recent requests"),
   };
