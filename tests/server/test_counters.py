@@ -3,7 +3,7 @@
 import pytest
 
 from tests.table import table
-from welldone.server.observe.counters import UpstreamCounts, quantile
+from welldone.server.observe.counters import WINDOW_S, RecentCounts, UpstreamCounts, WindowCounts, quantile
 
 BOUNDS = (1.0, 2.0, 4.0)
 
@@ -32,3 +32,21 @@ def test_counts_of_two_processes_are_added() -> None:
     assert (both.running, both.waiting, both.ttft_counts) == (3, 5, [1, 6])
     assert (both.findings, both.attempts) == ({"a": 3, "b": 1}, {"200": 3})
     assert one.findings == {"a": 1}
+    assert both.window == WindowCounts()
+
+
+def test_recent_counts_forget_what_is_older_than_the_window() -> None:
+    now = 1_000_000.0
+    recent = RecentCounts(lambda: now)
+    assert recent.total() == WindowCounts()
+    recent.current().requests += 2
+    recent.current().failures += 1
+    now += WINDOW_S / 2
+    recent.current().repaired += 1
+    assert recent.total() == WindowCounts(requests=2, failures=1, repaired=1)
+    now += WINDOW_S / 2
+    assert recent.total() == WindowCounts(repaired=1)
+    now += 100 * WINDOW_S
+    assert recent.total() == WindowCounts()
+    recent.current().breaking += 1
+    assert recent.total().plus(WindowCounts(requests=1)) == WindowCounts(requests=1, breaking=1)

@@ -36,6 +36,7 @@ from welldone.mock.server import MockServer
 from welldone.server.access.limits import BucketLevel, UsageTotals
 from welldone.server.inspector import state
 from welldone.server.inspector.state import ServerState
+from welldone.server.observe.counters import WindowCounts
 from welldone.server.observe.workers import Worker
 from welldone.server.server import Server
 
@@ -112,6 +113,7 @@ def test_the_state_of_a_gateway_has_its_requests_and_upstreams(tmp_path: Path) -
         assert (upstream.name, upstream.is_healthy, upstream.breaker, upstream.limit) == ("a", True, "closed", 7)
         assert (upstream.running, upstream.waiting, upstream.models) == (0, 0, ["*"])
         assert (upstream.attempts, upstream.ttft_s.count) == ({"200": 1}, 1)
+        assert upstream.window == WindowCounts(requests=1)
         assert upstream.ttft_s.p50 is not None
         row = state.recent[0]
         assert [one.request_id for one in state.recent] == ["my-own"]
@@ -129,6 +131,8 @@ def test_repairs_of_an_upstream_are_counted_by_rule(tmp_path: Path) -> None:
                 await serving.post(STREAM)
             state = await _state(serving)
         found = {finding.rule: finding.count for finding in state.upstreams[0].findings}
+        assert {(one.rule, one.severity) for one in state.upstreams[0].findings} == {("end-done-sent", "breaks")}
+        assert state.upstreams[0].window.breaking == state.upstreams[0].window.repaired == found["end-done-sent"]
         assert found["end-done-sent"] == 2
         assert "end-done-sent" in state.recent[0].repaired
 
@@ -386,6 +390,7 @@ def _check_sums(state: ServerState) -> None:
     upstream = state.upstreams[0]
     assert (upstream.attempts, upstream.limit, upstream.ttft_s.count) == ({"200": 3}, 6, 3)
     assert {finding.rule: finding.count for finding in upstream.findings}["end-done-sent"] == 3
+    assert upstream.window == WindowCounts(requests=3, repaired=3, breaking=3)
     usages = {usage.name: usage for usage in state.keys}
     assert {name: usage.spent for name, usage in usages.items() if usage.spent.requests} == {
         "ci": UsageTotals(1, 4),

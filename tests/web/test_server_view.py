@@ -1,5 +1,6 @@
 """The server view: state of the server, without the content of conversations."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -147,6 +148,28 @@ def test_an_upstream_that_fails_every_request_is_not_shown_as_healthy(visit: Vis
         stage.set_replies(saying("fine"))
         complete_request(stage.server)
         expect(health.locator(".badge.good")).to_have_text("healthy")
+
+
+def test_error_and_repair_rates_of_the_last_minutes_are_shown(visit: Visiting, tmp_path: Path) -> None:
+    with staged(tmp_path) as stage:
+        page = visit(stage.server.root)
+        page.go("Server")
+        errors = cell(page, "Upstreams", "scripted", "Errors (5 min)")
+        repaired = cell(page, "Upstreams", "scripted", "Repaired (5 min)")
+        expect(errors).to_have_text("\u2013")
+        complete_request(stage.server)
+        expect(errors.locator(".badge.good")).to_have_text("0 %")
+        expect(errors).to_contain_text("0 of 1")
+        stage.set_replies(MockReply(saying("no end").pieces[:-1]))
+        complete_request(stage.server)
+        expect(repaired.locator(".badge.warn")).to_have_text("50 %")
+        expect(repaired).to_contain_text("1 would break clients")
+        findings = cell(page, "Upstreams", "scripted", "Repairs")
+        expect(findings.get_by_role("listitem").filter(has_text="end-done-sent")).to_contain_text("breaks")
+        stage.set_replies(json_reply({"error": {"message": "no memory"}}, 500))
+        with start_chat(stage.server, model="scripted") as line:
+            assert line.reply().status >= 500
+        expect(errors.locator(".badge.bad")).to_have_text(re.compile(r"^\d+ %$"))
 
 
 def test_an_unreachable_server_is_reported(visit: Visiting, tmp_path: Path) -> None:

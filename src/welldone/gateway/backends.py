@@ -11,7 +11,7 @@ import msgspec
 from welldone.config.server import ServeSettings
 from welldone.engines.stall import RequestProgress
 from welldone.engines.supervisor import LocalModel, ModelState
-from welldone.gateway.error_mapping import CLIENT_DISCONNECTED, OUTCOME_NO_ROOM, OUTCOME_TIMEOUT, AttemptFailure
+from welldone.gateway.error_mapping import CLIENT_DISCONNECTED, OUTCOME_TIMEOUT, AttemptFailure
 from welldone.gateway.errors import ApiError
 from welldone.gateway.queue import RequestQueue
 from welldone.gateway.routing import UpstreamGroup, UpstreamModel, choose_upstream
@@ -287,9 +287,7 @@ class UpstreamLease(BackendLease):
                     upstream.mark_unhealthy()  # other replicas run or will start soon
             if failure is None:
                 upstream.record_request(None)
-            elif failure.error.status >= HTTPStatus.INTERNAL_SERVER_ERROR and not (
-                failure.is_stale or failure.outcome == OUTCOME_NO_ROOM
-            ):
+            elif failure.is_upstream_failure:
                 upstream.record_request(failure.outcome)
             if failure is not None and failure.error.status == HTTPStatus.TOO_MANY_REQUESTS:
                 upstream.start_cooldown(failure.error.retry_after_s or 1.0)

@@ -398,6 +398,12 @@ class AttemptFailure(msgspec.Struct, frozen=True):
     has_differed: bool = False
     """Whether it repeated an answer and differed from what the client has: the answer may go on in another way."""
 
+    @property
+    def is_upstream_failure(self) -> bool:
+        """Whether the upstream failed a request that it should have answered, however often it is retried."""
+        is_ours = self.is_stale or self.outcome == OUTCOME_NO_ROOM
+        return self.error.status >= HTTPStatus.INTERNAL_SERVER_ERROR and not is_ours
+
 
 CLIENT_DISCONNECTED = AttemptFailure(
     ApiError(408, "The client disconnected."), "left", is_server_fault=False, is_retryable=False

@@ -165,7 +165,9 @@ class Routes:
         )
 
     def _on_attempt_report(self, upstream: Upstream, failure: AttemptFailure | None) -> None:
-        self._parts.metrics.count_upstream_attempt(upstream.name, "200" if failure is None else failure.outcome)
+        outcome = "200" if failure is None else failure.outcome
+        is_failure = failure is not None and failure.is_upstream_failure
+        self._parts.metrics.count_upstream_attempt(upstream.name, outcome, is_failure=is_failure)
 
     def drain(self) -> None:
         """Refuse new requests, and close each WebSocket after the response in progress."""

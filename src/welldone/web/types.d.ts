@@ -126,8 +126,10 @@ interface UpstreamState {
   models: string[];
   retry_after_s: number;
   ttft_s: { p50: number | null; p95: number | null; count: number };
-  findings: { rule: string; count: number }[];
+  findings: { rule: string; severity: string; count: number }[];
   attempts: Record<string, number>;
+  /** Requests of the last five minutes. */
+  window: { requests: number; failures: number; repaired: number; breaking: number };
 }
 
 interface KeyState {

@@ -21,12 +21,13 @@ from welldone.gateway.errors import ApiError
 from welldone.gateway.queue import RequestQueue
 from welldone.gateway.upstream import Upstream
 from welldone.http.server import HttpResponse
+from welldone.protocol.catalog import RULES
 from welldone.server.access.limits import RateLimitStatus, UsageTotals
 from welldone.server.api import models
 from welldone.server.app import RequestContext, json_response
 from welldone.server.inspector.downloads import DownloadView
 from welldone.server.inspector.recent import RECENT_LIMIT, RecentRequest, RecentRequests
-from welldone.server.observe.counters import UpstreamCounts, quantile
+from welldone.server.observe.counters import UpstreamCounts, WindowCounts, quantile
 from welldone.server.observe.metrics import TTFT_BUCKETS_S
 from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.workers import WorkerQuery
@@ -105,6 +106,7 @@ class RuleCount(msgspec.Struct, frozen=True, kw_only=True):
     """A rule, and how often an upstream violated it."""
 
     rule: str
+    severity: str
     count: int
 
 
@@ -127,6 +129,8 @@ class UpstreamView(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[RuleCount]
     """Most frequent first."""
     attempts: dict[str, int]
+    window: WindowCounts
+    """Requests of the last `WINDOW_S` seconds."""
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -314,6 +318,10 @@ class StateApi:
                 p95=quantile(TTFT_BUCKETS_S, counts.ttft_counts, 0.95),
                 count=sum(counts.ttft_counts),
             ),
-            findings=[RuleCount(rule=rule, count=count) for rule, count in findings],
+            findings=[
+                RuleCount(rule=rule, severity=RULES[rule].severity if rule in RULES else "", count=count)
+                for rule, count in findings
+            ],
             attempts=counts.attempts,
+            window=counts.window,
         )

@@ -5,7 +5,7 @@ Updates belong to one event loop; reads from other threads get an atomic copy.
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
 import msgspec
@@ -70,6 +70,60 @@ class Histogram:
         ]
 
 
+WINDOW_S = 300.0
+"""Length of `RecentCounts`: long enough for rates of a quiet server, short enough to show a recovery."""
+_WINDOW_BUCKETS = 30  # the window moves in steps of 10 s
+
+
+class WindowCounts(msgspec.Struct):
+    """Requests to an upstream within a window of time."""
+
+    requests: int = 0
+    """Those with a result; without those whose client disconnected."""
+    failures: int = 0
+    """Those that the upstream failed."""
+    repaired: int = 0
+    """Answers with repairs."""
+    breaking: int = 0
+    """Answers with a repair that some client would break on without."""
+
+    def plus(self, other: "WindowCounts") -> "WindowCounts":
+        """The sum."""
+        return WindowCounts(
+            requests=self.requests + other.requests,
+            failures=self.failures + other.failures,
+            repaired=self.repaired + other.repaired,
+            breaking=self.breaking + other.breaking,
+        )
+
+
+class RecentCounts:
+    """Counts of the last `WINDOW_S` seconds, in a fixed number of buckets that are used again."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._buckets = [(-_WINDOW_BUCKETS, WindowCounts())] * _WINDOW_BUCKETS  # with the number of their step
+
+    def current(self) -> WindowCounts:
+        """The bucket to count in."""
+        step = self._step()
+        slot = step % _WINDOW_BUCKETS
+        if self._buckets[slot][0] != step:
+            self._buckets[slot] = (step, WindowCounts())
+        return self._buckets[slot][1]
+
+    def total(self) -> WindowCounts:
+        """The counts of the window."""
+        oldest, total = self._step() - _WINDOW_BUCKETS, WindowCounts()
+        for step, counts in self._buckets:
+            if step > oldest:
+                total = total.plus(counts)
+        return total
+
+    def _step(self) -> int:
+        return int(self._clock() / (WINDOW_S / _WINDOW_BUCKETS))
+
+
 class UpstreamCounts(msgspec.Struct):
     """Counts of an upstream in one process."""
 
@@ -81,6 +135,8 @@ class UpstreamCounts(msgspec.Struct):
     """Repairs by rule."""
     attempts: dict[str, int]
     """Attempts by outcome."""
+    window: WindowCounts = msgspec.field(default_factory=WindowCounts)
+    """Requests of the last minutes."""
 
     def plus(self, other: "UpstreamCounts") -> "UpstreamCounts":
         """The sum."""
@@ -90,6 +146,7 @@ class UpstreamCounts(msgspec.Struct):
             ttft_counts=[one + another for one, another in zip(self.ttft_counts, other.ttft_counts, strict=True)],
             findings=dict(Counter(self.findings) + Counter(other.findings)),
             attempts=dict(Counter(self.attempts) + Counter(other.attempts)),
+            window=self.window.plus(other.window),
         )
 
 

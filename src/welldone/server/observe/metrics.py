@@ -17,9 +17,9 @@ from prometheus_client.registry import Collector
 
 from welldone import __version__
 from welldone.gateway.queue import RequestQueue
-from welldone.protocol.catalog import RULES
+from welldone.protocol.catalog import RULES, Severity
 from welldone.server.access.store import SharedStore
-from welldone.server.observe.counters import Histogram, MetricSeries, TokenRate, UpstreamCounts
+from welldone.server.observe.counters import Histogram, MetricSeries, RecentCounts, TokenRate, UpstreamCounts
 from welldone.server.observe.log import Redactor
 from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.timing import INTER_TOKEN_BUCKETS_S, StreamTimes
@@ -34,7 +34,8 @@ ENDPOINTS = frozenset(
     | {"gemini", "keys", "score", "slots", "sockets", "streams", "tokenize"}
 )
 
-OUTCOMES = frozenset({"unreachable", "no_room", "lost", "timeout", "garbage", "left"})
+CLIENT_LEFT = "left"
+OUTCOMES = frozenset({"unreachable", "no_room", "lost", "timeout", "garbage", CLIENT_LEFT})
 """Outcomes of attempts without a status: no connection (`no_room`: this machine has no resources for one), connection
 lost, timeout, response is not HTTP, client disconnected."""
 
@@ -140,6 +141,7 @@ class Metrics(Collector):
         self._clock = clock
         self._models = (*dict.fromkeys(models), OTHER)
         self._upstreams: tuple[str, ...] = ()
+        self._recent: dict[str, RecentCounts] = {}
         self._queues: Mapping[str, RequestQueue] = {}
         self._upstream_queues: Mapping[str, RequestQueue] = {}
         self._watched: list[Callable[[], Metric]] = []  # values that are read on each scrape
@@ -187,6 +189,9 @@ class Metrics(Collector):
         removed, expired = set(before).difference(self._upstreams), self._removed.difference(self._upstreams)
         added = set(self._upstreams).difference(before, self._removed)
         self._removed = removed
+        self._recent = {
+            name: self._recent.get(name) or RecentCounts(self._clock) for name in (*self._upstreams, *removed)
+        }
         all_series = [series for series in self._series.values() if "upstream" in series.labels]
         for series in all_series:
             unused = expired | removed if series.is_gauge else expired
@@ -327,10 +332,14 @@ class Metrics(Collector):
 
     # Upstreams, by their configured names.
 
-    def count_upstream_attempt(self, name: str, outcome: int | str) -> None:
-        """Count an attempt at an upstream, by its status or one of `OUTCOMES`."""
+    def count_upstream_attempt(self, name: str, outcome: int | str, *, is_failure: bool = False) -> None:
+        """Count an attempt at an upstream, by its status or one of `OUTCOMES`. `is_failure`: the upstream failed."""
         if not self._counts_upstream(name):
             return
+        if outcome != CLIENT_LEFT:
+            recent = self._recent[name].current()
+            recent.requests += 1
+            recent.failures += is_failure
         label = str(outcome)
         label = label if label in _STATUSES or label in OUTCOMES else OTHER
         self._series["welldone_upstream_attempts"][name,] += 1
@@ -347,7 +356,13 @@ class Metrics(Collector):
 
     def count_upstream_repairs(self, name: str, rules: Iterable[str]) -> None:
         """Count the repairs of an upstream's stream, in addition to `count_repairs`."""
-        for rule in rules if self._counts_upstream(name) else ():
+        if not self._counts_upstream(name):
+            return
+        rules = tuple(rules)
+        recent = self._recent[name].current()
+        recent.repaired += 1
+        recent.breaking += any(rule in RULES and RULES[rule].severity is Severity.BREAKS for rule in rules)
+        for rule in rules:
             self._series["welldone_repairs"][name, rule if rule in RULES else OTHER] += 1
 
     def count_broken_json(self, name: str, *, content: int = 0, arguments: int = 0) -> None:
@@ -380,6 +395,7 @@ class Metrics(Collector):
                 ttft_counts=self._histograms["welldone_upstream_time_to_first_token_seconds"].counts(name),
                 findings=findings.get(name, {}),
                 attempts=attempts.get(name, {}),
+                window=self._recent[name].total(),
             )
             for name, queue in self._upstream_queues.items()
         }

@@ -3,7 +3,7 @@
 import { badge } from "../badge.js";
 import { h } from "../dom.js";
 import { count, NOTHING, seconds } from "../format.js";
-import { ruleLink } from "../rules.js";
+import { ruleLink, severityBadge } from "../rules.js";
 import { bar, textOrDash, table } from "./parts.js";
 
 /** @import { Child } from "../dom.js" */
@@ -11,6 +11,7 @@ import { bar, textOrDash, table } from "./parts.js";
 
 const RULES_SHOWN = 5; // the rest is collapsed
 const MODELS_SHOWN = 3;
+const MANY_FAILURES = 3; // one or two may be chance
 
 const BREAKER = /** @type {const} */ ({
   closed: ["closed", ""],
@@ -36,6 +37,8 @@ const COLUMNS = [
   { title: "Waiting", isNumber: true, cell: ({ waiting }) => count(waiting) },
   { title: "TTFT p50", isNumber: true, cell: ({ ttft_s: { p50 } }) => seconds(p50) },
   { title: "TTFT p95", isNumber: true, cell: ({ ttft_s: { p95 } }) => seconds(p95) },
+  { title: "Errors (5 min)", cell: ({ window: { failures, requests } }) => drawRate(failures, requests, "bad") },
+  { title: "Repaired (5 min)", cell: drawRepaired },
   { title: "Attempts", cell: ({ attempts }) => drawAttempts(attempts) },
   { title: "Repairs", cell: ({ findings }) => drawFindings(findings) },
 ];
@@ -55,12 +58,13 @@ function about(kind, models) {
  * @param {UpstreamState} upstream
  * @returns {Child[]}
  */
-function drawHealth({ is_healthy: isHealthy, failing, trouble }) {
+function drawHealth({ is_healthy: isHealthy, failing, trouble, window: { failures, requests } }) {
+  // `failing` is of one worker, the window of all.
+  const isFailing = failing !== null || (failures >= MANY_FAILURES && failures === requests);
   return [
-    isHealthy ? badge(failing === null ? "healthy" : "requests fail", failing === null ? "good" : "bad")
-      : badge("unreachable", "bad"),
-    isHealthy && failing !== null
-      && h("div", { class: "reason" }, `All recent requests failed; the last: ${textOrDash(failing)}`),
+    isHealthy ? badge(isFailing ? "requests fail" : "healthy", isFailing ? "bad" : "good") : badge("unreachable", "bad"),
+    isHealthy && isFailing && h("div", { class: "reason" },
+      `All recent requests failed${failing === null ? "." : `; the last: ${textOrDash(failing)}`}`),
     trouble !== null && h("div", { class: "reason" }, textOrDash(trouble)),
   ];
 }
@@ -75,6 +79,40 @@ function drawBreaker({ breaker, retry_after_s: wait }) {
     badge(word, kind),
     breaker === "open" && wait > 0 && h("div", { class: "soft small" }, `next try in ${Math.ceil(wait)} s`),
   ];
+}
+
+/**
+ * A share of the requests, with a tone if it is not 0.
+ *
+ * @param {number} part
+ * @param {number} requests
+ * @param {"bad" | "warn" | "info"} tone
+ */
+function drawRate(part, requests, tone) {
+  if (requests === 0) return NOTHING;
+  return [badge(percent(part, requests), part > 0 ? tone : "good"),
+    h("div", { class: "soft small" }, `${count(part)} of ${count(requests)}`)];
+}
+
+/**
+ * @param {UpstreamState} upstream
+ * @returns {Child | Child[]}
+ */
+function drawRepaired({ window: { repaired, breaking, requests } }) {
+  // An answer of several requests may be repaired once more than there were requests.
+  const drawn = drawRate(Math.min(repaired, requests), requests, breaking > 0 ? "warn" : "info");
+  return breaking === 0 ? drawn : [...drawn, h("div", { class: "soft small" }, `${count(breaking)} would break clients`)];
+}
+
+/**
+ * @param {number} part
+ * @param {number} whole
+ */
+function percent(part, whole) {
+  const share = (100 * part) / whole;
+  // Neither "0 %" nor "100 %" unless it is exact.
+  if (part > 0 && share < 1) return "< 1 %";
+  return `${part < whole ? Math.min(99, Math.round(share)) : 100} %`;
 }
 
 /** @param {Record<string, number>} attempts */
@@ -95,7 +133,8 @@ function drawFindings(findings) {
   if (findings.length === 0) return NOTHING;
   /** @param {UpstreamState["findings"]} some */
   const list = (some) =>
-    h("ul", { class: "facts" }, some.map(({ rule, count: n }) => h("li", {}, ruleLink(rule), ` ${count(n)}`)));
+    h("ul", { class: "facts" }, some.map(({ rule, severity, count: n }) =>
+      h("li", {}, ruleLink(rule), ` ×\u00a0${count(n)} `, severity && severityBadge(severity))));
   const rest = findings.slice(RULES_SHOWN);
   return [
     list(findings.slice(0, RULES_SHOWN)),
