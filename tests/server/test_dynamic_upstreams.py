@@ -410,12 +410,14 @@ def test_metrics_and_state_of_dynamic_upstreams(tmp_path: Path) -> None:
         each = {"health": "/health", "probe_s": 0.05}
         async with cluster(tmp_path, [WHOLE], [WHOLE], each=each) as serving:
             assert (await serving.get("/health")).status == 503
+            assert b"\nwelldone_ready 0.0\n" in (await serving.get("/metrics")).body
             assert [model["id"] for model in (await serving.get("/v1/models")).json["data"]] == ["m"]
             serving.add(1)
             await until(lambda: serving.server.upstreams.all[1].is_ready)
             assert (await serving.get("/health")).status == 200
             assert (await serving.post(CHAT)).status == 200
             figures = (await serving.get("/metrics")).body.decode()
+            assert "\nwelldone_ready 1.0\n" in figures
             assert 'welldone_upstream_up{upstream="a"} 0.0' in figures
             assert 'welldone_upstream_up{upstream="b"} 1.0' in figures
             shown = (await serving.get("/page/api/state")).json["upstreams"]

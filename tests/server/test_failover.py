@@ -77,6 +77,7 @@ def test_before_the_first_byte_another_upstream_is_tried(
             assert response.findings() == []
             assert b"Hello" in response.body
             assert serving.post_counts == [1, 1]
+            assert b"\nwelldone_retries_total 1.0\n" in (await serving.get("/metrics")).body
 
     run(work())
 

@@ -16,6 +16,8 @@ class FakeQueue:
 
     running = 3
     waiting = 2
+    slots = 4
+    capacity = 14
 
 
 def _worker(*, is_up: bool, breaker: str) -> str:
@@ -50,6 +52,8 @@ MERGED = merge_metrics_pages([_worker(is_up=True, breaker="closed"), _worker(is_
         ("welldone_active_streams", 2),
         ("welldone_upstream_running lab", 6),
         ("welldone_upstream_waiting lab", 4),
+        ("welldone_upstream_slots lab", 8),
+        ("welldone_upstream_queue_limit lab", 20),
         ("welldone_upstream_up lab", 1),
         ("welldone_upstream_breaker_state closed lab", 1),
         ("welldone_upstream_breaker_state open lab", 1),

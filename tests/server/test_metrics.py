@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.table import table
 from welldone.gateway.queue import RequestQueue
+from welldone.protocol.catalog import RULES
 from welldone.server.observe.metrics import MODELS_LIMIT, OTHER, Metrics
 from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.timing import StreamTimes
@@ -33,6 +34,8 @@ class FakeQueue:
 
     running = 3
     waiting = 2
+    slots = 4
+    capacity = 14
 
 
 class FakeRecorder:
@@ -74,6 +77,8 @@ NAMES = [
     "welldone_queue_seconds_bucket",
     "welldone_active_streams",
     "welldone_queue_depth",
+    "welldone_queue_limit",
+    "welldone_slots",
     "welldone_findings_total",
     "welldone_stream_failures_total",
     "welldone_client_disconnects_total",
@@ -96,6 +101,8 @@ def _used() -> Metrics:
     metrics.count_repairs(["delta-role-once", "delta-role-once"])
     metrics.count_stream_failure("engine_died")
     metrics.count_disconnect()
+    metrics.count_retries(3)
+    metrics.watch_readiness(lambda: False)
     metrics.set_engine_state("m", is_up=True, restarts=2)
     metrics.set_standby("m", is_ready=True)
     metrics.add_engine_metrics("m", "# HELP x\nllamacpp:n_decode_total 17\nllamacpp:prompt_tokens_total 1\n")
@@ -112,6 +119,11 @@ def test_a_scrape_has_every_name(name: str) -> None:
     [
         ("welldone_requests_total", {("chat", "m", "200"): 1}),
         ("welldone_findings_total", {("delta-role-once",): 2}),
+        ("welldone_rule_info", {("delta-role-once", RULES["delta-role-once"].severity): 1}),
+        ("welldone_retries_total", {(): 3}),
+        ("welldone_ready", {(): 0}),
+        ("welldone_slots", {("m",): 4}),
+        ("welldone_queue_limit", {("m",): 10}),
         ("welldone_stream_failures_total", {("engine_died",): 1}),
         ("welldone_client_disconnects_total", {(): 1}),
         ("welldone_engine_up", {("m",): 1}),
@@ -305,6 +317,8 @@ def _used_upstreams() -> Metrics:
         ),
         ("welldone_upstream_running", {("lab",): 3}),
         ("welldone_upstream_waiting", {("lab",): 2}),
+        ("welldone_upstream_slots", {("lab",): 4}),
+        ("welldone_upstream_queue_limit", {("lab",): 10}),
         ("welldone_upstream_time_to_first_token_seconds_count", {("lab",): 1, ("cloud",): 0}),
         ("welldone_upstream_inter_token_seconds_count", {("lab",): 1, ("cloud",): 0}),
         ("welldone_recordings_dropped_total", {(): 4}),

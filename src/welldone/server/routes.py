@@ -84,6 +84,7 @@ class Routes:
         for upstream in parts.upstreams.all:
             if upstream.is_unassigned:
                 self.upstream_changed(upstream)  # all others count as healthy until the first probe
+        parts.metrics.watch_readiness(lambda: self._readiness_error() is None)
         self._openapi_document = b""  # built on the first request, and again after a reload
         self._routes = self._build_routes()
         if (page := parts.page) is not None:
@@ -317,19 +318,24 @@ class Routes:
         return json_response({"version": welldone.__version__})
 
     async def _health(self, ctx: RequestContext) -> HttpResponse:
+        if (error := self._readiness_error()) is not None:
+            raise error
+        return json_response({"status": "ok"})
+
+    def _readiness_error(self) -> ApiError | None:
         """As llama-server: 503 while the model is loading; also while draining, to leave load balancing."""
         if self.is_draining:
-            raise shutting_down()
+            return shutting_down()
         models = self._parts.supervisor.models
         required = [model for model in models if model.settings.preload or len(models) == 1]
         for model in required:
             if model.state in (ModelState.LOADING, ModelState.RESTARTING):
-                raise ApiError(503, "Loading model", code="model_loading", retry_after_s=1.0)
+                return ApiError(503, "Loading model", code="model_loading", retry_after_s=1.0)
             if model.state is ModelState.FAILED:
-                raise ApiError(503, "A model cannot be loaded.", code="model_unavailable", retry_after_s=10.0)
+                return ApiError(503, "A model cannot be loaded.", code="model_unavailable", retry_after_s=10.0)
         if self._parts.upstreams.all and not required and not any(one.is_ready for one in self._parts.upstreams.all):
-            raise ApiError(503, "No upstream can be reached.", code="upstream_unavailable", retry_after_s=10.0)
-        return json_response({"status": "ok"})
+            return ApiError(503, "No upstream can be reached.", code="upstream_unavailable", retry_after_s=10.0)
+        return None
 
     async def _show_metrics(self, ctx: RequestContext) -> HttpResponse:
         self._parts.keys.check_metrics(ctx.principal)

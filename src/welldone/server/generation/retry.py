@@ -53,6 +53,8 @@ class RetryLoop:
     ) -> None:
         self.upstream: str = ""
         """The upstream of the last attempt."""
+        self.repeated: int = 0
+        """Attempts that followed a failed one."""
         self._failed: list[str] = []  # upstream and reason of each failed attempt: `lab:timeout`
         self._backend = backend
         self._sticky = sticky
@@ -97,6 +99,7 @@ class RetryLoop:
                         if is_retry and self._trace is not None:
                             self._trace.record_retry(lease, number, failure.outcome)
                         self._pending.append((part, number + (not failure.has_differed)))
+                        self.repeated += 1
                         if self._backend.has_alternative({lease.name}) or not await lease.prepare_retry(failure):
                             avoid += (lease.name,)
                             if not self._backend.has_alternative(avoid):

@@ -163,6 +163,7 @@ class GenerationService:
         self._parts.limits.charge_tokens(
             ctx.principal, task.cost.billed_tokens(usage, is_complete=task.state is ResponseState.COMPLETE)
         )
+        self._parts.metrics.count_retries(task.retries.repeated)
         for way in task.continuations.ways:
             self._parts.metrics.count_continuation(way, task.continuation_outcome)
         for _ in range(task.continuations.abandoned_replays):

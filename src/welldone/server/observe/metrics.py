@@ -89,6 +89,7 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
         "way",
         "outcome",
     ),
+    "welldone_retries": ("Attempts that followed a failed one: retries and continuations.",),
     "welldone_client_disconnects": ("Clients that disconnected before the end.",),
     "welldone_resumes": ("Requests to resume a stream, by outcome.", "outcome"),
     "welldone_reloads": ("Reloads of the configuration, by outcome.", "outcome"),
@@ -101,6 +102,7 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
 _GAUGES: Mapping[str, tuple[str, ...]] = {
     "welldone_config_timestamp_seconds": ("Unix time when the present configuration was read.",),
     "welldone_config_last_reload_successful": ("Whether the last reload, if any, was successful.",),
+    "welldone_rule_info": ("1 for the severity of each rule that was counted.", "rule", "severity"),
     "welldone_engine_up": ("Whether the engine is ready.", "model"),
     "welldone_engine_standby": ("Whether the standby engine is ready.", "model"),
     "welldone_upstream_up": ("Whether the upstream is healthy.", "upstream"),
@@ -291,6 +293,12 @@ class Metrics(Collector):
         """Count the repairs of a stream, by rule."""
         for rule in rules:
             self._series["welldone_findings"][rule if rule in RULES else OTHER,] += 1
+            if rule in RULES:
+                self._series["welldone_rule_info"][rule, RULES[rule].severity] = 1.0
+
+    def count_retries(self, count: int) -> None:
+        """Count the attempts at a request that followed a failed one."""
+        self._series["welldone_retries"][()] += count
 
     def count_stream_failure(self, reason: str) -> None:
         """Count a stream that ended with an error event, by error code."""
@@ -417,6 +425,11 @@ class Metrics(Collector):
         size_name, size_help = "welldone_resumable_bytes", "Memory of their events."
         self._watched.append(lambda: GaugeMetricFamily(size_name, size_help, value=streams.size_bytes))
 
+    def watch_readiness(self, is_ready: Callable[[], bool]) -> None:
+        """Report whether requests can be served, as `/health` does."""
+        name, help_text = "welldone_ready", "Whether requests can be served: 1 if /health returns 200."
+        self._watched.append(lambda: GaugeMetricFamily(name, help_text, value=int(is_ready())))
+
     def watch_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Report the number of tasks: growth shows a leak before memory does."""
         name, help_text = "welldone_tasks", "Tasks of the event loop."
@@ -444,7 +457,7 @@ class Metrics(Collector):
 
     def _gauges(self) -> Iterator[tuple[str, str, str, dict[str, float]]]:
         """Name, help, label and values of the gauges that are computed on each scrape."""
-        running, waiting = _load(self._queues)
+        running, waiting, slots, limits = _load(self._queues)
         speeds = tuple(self._speeds.items())
         prompt_speed = {model: speed.tokens_per_s for model, (speed, _) in speeds}
         completion_speed = {model: speed.tokens_per_s for model, (_, speed) in speeds}
@@ -452,12 +465,16 @@ class Metrics(Collector):
         yield "llamacpp:requests_processing", "Running requests.", "model", running
         yield "llamacpp:requests_deferred", "Queued requests.", "model", waiting
         yield "welldone_queue_depth", "Queued requests.", "model", waiting
+        yield "welldone_queue_limit", "Requests that may be queued; further ones get 429.", "model", limits
+        yield "welldone_slots", "Requests that may run at once.", "model", slots
         yield "llamacpp:prompt_tokens_seconds", "Prompt tokens per second.", "model", prompt_speed
         yield "llamacpp:predicted_tokens_seconds", "Generated tokens per second.", "model", completion_speed
         if self._upstreams:
-            running, waiting = _load(self._upstream_queues)
+            running, waiting, slots, limits = _load(self._upstream_queues)
             yield "welldone_upstream_running", "Running requests.", "upstream", running
             yield "welldone_upstream_waiting", "Queued requests.", "upstream", waiting
+            yield "welldone_upstream_slots", "Requests that may run at once.", "upstream", slots
+            yield "welldone_upstream_queue_limit", "Requests that may be queued.", "upstream", limits
 
     def _model_label(self, name: str) -> str:
         return name if name in self._speeds else OTHER
@@ -475,10 +492,15 @@ def _is_label(text: str) -> bool:
     return len(text) <= LABEL_LIMIT and text.isprintable()
 
 
-def _load(queues: Mapping[str, RequestQueue]) -> tuple[dict[str, float], dict[str, float]]:
-    """The running and the queued requests, by name of the queue."""
+def _load(queues: Mapping[str, RequestQueue]) -> tuple[dict[str, float], ...]:
+    """The running and the queued requests, and the largest number of each, by name of the queue."""
     known = tuple(queues.items())
-    return {name: queue.running for name, queue in known}, {name: queue.waiting for name, queue in known}
+    return (
+        {name: queue.running for name, queue in known},
+        {name: queue.waiting for name, queue in known},
+        {name: queue.slots for name, queue in known},
+        {name: queue.capacity - queue.slots for name, queue in known},
+    )
 
 
 def _to_prometheus(series: MetricSeries) -> Metric:

@@ -20,7 +20,8 @@ _SUMMED_GAUGES = frozenset(
     {"llamacpp:requests_deferred", "llamacpp:requests_processing", "process_open_fds"}
     | {"process_resident_memory_bytes", "process_virtual_memory_bytes", "welldone_active_streams"}
     | {"welldone_queue_depth", "welldone_tasks", "welldone_upstream_running", "welldone_upstream_waiting"}
-    | {"welldone_resumable_streams", "welldone_resumable_bytes"}
+    | {"welldone_resumable_streams", "welldone_resumable_bytes", "welldone_slots", "welldone_queue_limit"}
+    | {"welldone_upstream_slots", "welldone_upstream_queue_limit"}
 )
 """Gauges that are added up. For all others (up, start time, speed) the largest value is reported."""
 
