@@ -393,6 +393,8 @@ class _ServerProcess:
         if not stopping.done():
             self._server.abort_all()
         await stopping
+        if self._channel is not None:
+            self._channel.close()
         if self._failed_model is None:
             return ExitCode.OK
         if self._is_json_log:  # the log has the error

@@ -1,16 +1,16 @@
 """Messages between the supervisor and a worker: a worker asks for a reload, the supervisor sends what to apply.
 
-A message is pickled, after its length. Both ends are the same program: the worker is a fork of the supervisor.
+A message is encoded as MessagePack, after its length.
 """
 
 import asyncio
-import pickle
 import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -20,20 +20,20 @@ _LENGTH = struct.Struct("!I")
 _READ_BYTES = 65_536
 
 
-class ReloadRequest(msgspec.Struct, frozen=True):
+class ReloadRequest(msgspec.Struct, frozen=True, tag=True):
     """A worker has received a request to reload."""
 
     number: int
 
 
-class Applied(msgspec.Struct, frozen=True):
+class Applied(msgspec.Struct, frozen=True, tag=True):
     """A worker has applied a configuration."""
 
     problem: str | None
     """Why it could not; None if it did."""
 
 
-class Finished(msgspec.Struct, frozen=True):
+class Finished(msgspec.Struct, frozen=True, tag=True):
     """A reload has ended."""
 
     result: ReloadResult
@@ -44,8 +44,16 @@ class Finished(msgspec.Struct, frozen=True):
 Message: TypeAlias = ReloadRequest | Applied | Finished | NewConfig
 
 
+def _decode_path(kind: type, value: Any) -> object:  # noqa: ANN401 - msgspec's hook
+    return Path(value) if kind is Path else value
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=str)  # paths are the only values without an encoding
+_DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message, dec_hook=_decode_path)
+
+
 def _encode(message: Message) -> bytes:
-    data = pickle.dumps(message)
+    data = _ENCODER.encode(message)
     return _LENGTH.pack(len(data)) + data
 
 
@@ -92,7 +100,7 @@ class SupervisorEnd:
             end = _LENGTH.size + length
             if len(self._received) < end:
                 break
-            messages.append(pickle.loads(self._received[_LENGTH.size : end]))
+            messages.append(_DECODER.decode(self._received[_LENGTH.size : end]))
             del self._received[:end]
         return messages
 
@@ -120,6 +128,12 @@ class WorkerEnd:
         reader, self._writer = await asyncio.open_connection(sock=self._end)
         self._task = asyncio.create_task(self._receive(reader, self._writer), name="supervisor")
 
+    def close(self) -> None:
+        """Receive no more messages."""
+        if self._writer is not None and self._task is not None:
+            self._task.cancel()
+            self._writer.close()
+
     async def request_reload(self) -> ReloadResult:
         """Ask for a reload of all workers, and return its result."""
         assert self._writer is not None
@@ -135,7 +149,7 @@ class WorkerEnd:
         with suppress(asyncio.IncompleteReadError, ConnectionError):  # the supervisor has ended, and ends the worker
             while True:
                 (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-                message: Message = pickle.loads(await reader.readexactly(length))
+                message = _DECODER.decode(await reader.readexactly(length))
                 if isinstance(message, NewConfig):
                     problem = None
                     try:

@@ -27,7 +27,7 @@ class ReloadResult(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-class NewConfig(msgspec.Struct, frozen=True, kw_only=True):
+class NewConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A checked configuration that can be applied."""
 
     config: Config
