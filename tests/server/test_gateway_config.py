@@ -384,7 +384,7 @@ def test_the_example_of_the_gateway_page_is_valid(read: Read) -> None:
     config = read("", "\n".join(examples), CLOUD_KEY=KEY, CI_KEY=f"{KEY}-ci", REDIS_URL="redis://host:6379/0")
     assert config.limits.store == "redis://host:6379/0"
     startup_checks.check_routes(config)
-    assert [upstream.name for upstream in config.upstreams] == ["lab", "cloud"]
+    assert [upstream.name for upstream in config.upstreams] == ["lab", "cloud", "gpu", "new"]
     assert config.routes["*"] == ("qwen-7b@lab",)
 
 

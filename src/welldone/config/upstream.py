@@ -88,6 +88,12 @@ class UpstreamSettings:
         "that it honours; off; auto, by the kind of server, else a replay at temperature 0",
         choices="auto prefill continue_final_message replay off",
     )
+    mirror: str = setting(
+        "",
+        "send a share of its requests to another upstream as well, and compare the replies: UPSTREAM@1%, or "
+        "MODEL@UPSTREAM@1%",
+        unset="none",
+    )
     # An outage is detected within 30 s, and the load is negligible
     probe_s: float = setting(15.0, "seconds between health probes; 0: never", limits=(1, DAY_S), words={"0": 0.0})
     health: str = setting("", "path of its health endpoint, such as /health", unset="list its models")

@@ -95,6 +95,10 @@ class UpstreamRegistry:
         if self._unprobed:
             self._all_probed.clear()
 
+    def find(self, name: str) -> Upstream | None:
+        """Return the upstream with this name."""
+        return next((upstream for upstream in self.all if upstream.name == name), None)
+
     async def start(self) -> None:
         """Start the probe tasks, without waiting for a result."""
         for upstream in self.all:

@@ -24,6 +24,7 @@ from welldone.config.settings import (
 )
 from welldone.config.upstream import ALL_RULES, UpstreamSettings
 from welldone.engines.models.install import PullError, parse_hub_source
+from welldone.gateway.routing import parse_mirror
 from welldone.http.address import Address, parse_url
 from welldone.http.redaction import MIN_KEY_LENGTH, is_weak_key
 from welldone.protocol.catalog import RULES
@@ -302,7 +303,26 @@ def read_upstreams(
             warnings.append(f"{origin}: {upstream.url} has no path; using {_DEFAULT_PATH}")
             url += _DEFAULT_PATH
         upstreams.append((origin, dataclasses.replace(upstream, url=url)))
+    _check_mirrors(upstreams)
     return upstreams, warnings
+
+
+def _check_mirrors(upstreams: Sequence[LocatedUpstream]) -> None:
+    by_name = {upstream.name: upstream for _, upstream in upstreams}
+    for origin, upstream in upstreams:
+        if not upstream.mirror:
+            continue
+        try:
+            name = parse_mirror(upstream.mirror).upstream
+        except ValueError as error:
+            raise SettingsError(f"{origin}.mirror: {error}") from None
+        if name not in by_name:
+            raise SettingsError(f"{origin}.mirror: there is no upstream {name!r}{did_you_mean(name, by_name)}")
+        target = by_name[name]
+        if target is upstream:
+            raise SettingsError(f"{origin}.mirror: choose another upstream than itself")
+        if not (upstream.chat and target.chat) or upstream.stream != target.stream:
+            raise SettingsError(f"{origin}.mirror: both must support chat, and both or none of them streams")
 
 
 def _check_not_empty(sources: Sequence[SettingSource], environment: Mapping[str, str]) -> None:

@@ -16,6 +16,7 @@ from welldone.server.access.keys import ApiKeys
 from welldone.server.access.limits import RateLimiter
 from welldone.server.access.store import SharedStore
 from welldone.server.body_budget import BodyBudget
+from welldone.server.generation.mirror import TrafficMirror
 from welldone.server.observe.metrics import Metrics
 from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.tracing import RequestTracer
@@ -41,6 +42,7 @@ class ServerParts(msgspec.Struct, kw_only=True, eq=False):
     body_budget: BodyBudget = msgspec.field(default_factory=BodyBudget)
     recorder: TraceRecorder | None = None
     tracer: RequestTracer | None = None
+    mirror: TrafficMirror | None = None
     worker_sync: WorkerSync | None = None
     stream_store: SharedStore | None = None
     """Where other front ends find resumable streams."""

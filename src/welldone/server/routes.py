@@ -31,6 +31,7 @@ from welldone.server.api.response_socket import ResponseSockets
 from welldone.server.api.response_store import ResponseStore
 from welldone.server.api.responses import ResponsesApi
 from welldone.server.app import RequestContext, Route, RouteHandler, json_response
+from welldone.server.generation.mirror import KEPT_COMPARISONS, Comparison
 from welldone.server.generation.passthrough import PASSTHROUGH_ENDPOINTS, LocalHandler, PassthroughApi
 from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.response_task import ResponseTask
@@ -38,6 +39,7 @@ from welldone.server.generation.service import GenerationService
 from welldone.server.generation.targets import BackendResolver
 from welldone.server.inspector.api import InspectorApi, download_routes, inspector_routes, wildcard_path
 from welldone.server.inspector.state import StateApi
+from welldone.server.observe.workers import WorkerQuery
 from welldone.server.parts import ServerParts
 from welldone.server.random_ids import random_hex
 from welldone.server.requests.upstream_body import without_routing_fields
@@ -46,6 +48,7 @@ from welldone.server.resume.api import ResumeService
 _API_PREFIX = "/v1"
 _GEMINI_PREFIX = "/v1beta/models"
 _ID_PATH = re.compile(r"^/(responses|streams|keys)/(?!(?:input_tokens|compact)$)[^/*]+")
+_MIRROR_TOPIC = "mirror"  # of queries among workers
 _ENGINE_METRICS_TIMEOUT_S = 1.0  # Prometheus' own scrape timeout is 10 s
 
 
@@ -87,6 +90,8 @@ class Routes:
         parts.metrics.watch_readiness(lambda: self._readiness_error() is None)
         self._openapi_document = b""  # built on the first request, and again after a reload
         self._routes = self._build_routes()
+        if parts.worker_sync is not None:
+            parts.worker_sync.register(_MIRROR_TOPIC, self._encode_comparisons)
         if (page := parts.page) is not None:
             state = StateApi(parts, self._queues, page.recent, lambda: self.is_draining)
             inspect = InspectorApi(
@@ -273,6 +278,8 @@ class Routes:
         }
         if self._parts.reload is not None:
             paths["/admin/reload"] = Route("admin", {"POST": self._reload})
+        if self._parts.mirror is not None:
+            paths["/admin/mirror"] = Route("admin", {"GET": self._show_mirrored})
         if self._parts.settings.slots:
             paths["/slots"] = get("slots", self._show_slots)
         return paths
@@ -301,6 +308,22 @@ class Routes:
         )
 
     # Administration, health, metrics and documents.
+
+    async def _show_mirrored(self, ctx: RequestContext) -> HttpResponse:
+        """The last comparisons of mirrored requests, the newest first. For admins."""
+        self._parts.keys.check_admin(ctx.principal)
+        comparisons = self._own_comparisons()
+        if self._parts.worker_sync is not None:
+            for reply in await self._parts.worker_sync.gather(_MIRROR_TOPIC, {}):
+                comparisons += msgspec.json.decode(reply, type=list[Comparison])
+        newest = sorted(comparisons, key=lambda one: one.at, reverse=True)[:KEPT_COMPARISONS]
+        return json_response({"object": "list", "data": newest})
+
+    def _own_comparisons(self) -> list[Comparison]:
+        return [] if self._parts.mirror is None else list(self._parts.mirror.comparisons)
+
+    async def _encode_comparisons(self, query: WorkerQuery) -> bytes:
+        return msgspec.json.encode(self._own_comparisons())
 
     async def _reload(self, ctx: RequestContext) -> HttpResponse:
         """Read the configuration again and apply it. For admins."""

@@ -21,6 +21,7 @@ from welldone.server.access.control import connect_store, limited_principals, ma
 from welldone.server.access.origins import OriginPolicy
 from welldone.server.access.store import STREAM_COPIES, SharedStore
 from welldone.server.app import App, protocol_error_response
+from welldone.server.generation.mirror import TrafficMirror
 from welldone.server.inspector.api import InspectorServices
 from welldone.server.inspector.assets import StaticSite
 from welldone.server.inspector.captures import CaptureStore
@@ -115,6 +116,7 @@ class Server:
             recent, captures = RecentRequests(secrets=secrets), CaptureStore(SecretRedactor(secrets))
             page = InspectorServices(site, recent, captures, downloads)
         self._tls: ssl.SSLContext | None = None
+        self._mirror = TrafficMirror(self.upstreams.find, self._metrics)
         self._parts = parts = ServerParts(
             settings=settings,
             supervisor=self.supervisor,
@@ -126,6 +128,7 @@ class Server:
             send=partial(send, pool=self._pool),
             recorder=self._recorder,
             tracer=self._tracer,
+            mirror=self._mirror,
             worker_sync=self._worker_sync,
             stream_store=self._stream_store,
             page=page,
@@ -222,6 +225,7 @@ class Server:
             await self._listener.wait_idle(_ABORT_GRACE_S)
         await self._listener.close()
         await self.routes.close()
+        await self._mirror.close()
         await self._limits.close()
         for store in (self._store, self._stream_store):
             if store is not None:

@@ -240,6 +240,18 @@ REPLY_COMPONENTS: Json = {
     "DetokenizedText": reply_object(_of_type(TEXT, "content", "prompt")),
     "Status": reply_object({"status": {"const": "ok"}}),
     "Done": reply_object({"success": {"const": True}}),
+    "Mirrored": list_reply(
+        reply_object(
+            {
+                "at": _NUMBER,
+                **_of_type(TEXT, "request_id", "model"),
+                "outcome": {"enum": ["identical", "different", "failed"]},
+                "first_difference": {"type": ["integer", "null"]},
+                "problem": _NULLABLE_TEXT,
+                **_of_type(OBJECT, "reply", "mirrored"),
+            }
+        )
+    ),
     "Reload": reply_object(
         {
             "outcome": {"enum": ["applied", "unchanged"]},
@@ -375,6 +387,7 @@ OPERATIONS = {  # `*` in a path matches a name or an id, as in `server/routes.py
     "POST /models/load": Operation("Start to load a local model. For admins", "Done", "LoadRequest"),
     "GET /models/unload": _MODEL_OPERATION,
     "POST /models/unload": Operation("Unload a local model. For admins", "Done", "LoadRequest", statuses=(409,)),
+    "GET /admin/mirror": Operation("List comparisons of mirrored requests. For admins", "Mirrored"),
     "POST /admin/reload": Operation("Read the configuration again. For admins", "Reload", statuses=(409,)),
     "GET /keys": Operation("List stored API keys. For admins", "Keys", statuses=(409,)),
     "POST /keys": Operation("Add an API key. For admins", "NewKey", "AddKeyRequest", statuses=(409,)),

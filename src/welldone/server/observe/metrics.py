@@ -97,6 +97,7 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
     "welldone_upstream_attempts": ("Attempts at the upstream, including failed ones.", "upstream"),
     "welldone_upstream_requests": ("Attempts at the upstream, by status or outcome.", "upstream", "status"),
     "welldone_repairs": ("Repairs of the upstream's streams, by rule.", "upstream", "rule"),
+    "welldone_mirror": ("Requests that were mirrored to the upstream, by outcome.", "upstream", "outcome"),
     "welldone_broken_json": ("Invalid JSON in texts or tool call arguments.", "upstream", "what"),
 }
 _GAUGES: Mapping[str, tuple[str, ...]] = {
@@ -378,6 +379,11 @@ class Metrics(Collector):
         if self._counts_upstream(name):
             self._series["welldone_broken_json"][name, "content"] += content
             self._series["welldone_broken_json"][name, "arguments"] += arguments
+
+    def count_mirrored(self, name: str, outcome: str) -> None:
+        """Count a request that was also sent to this upstream, or was dropped."""
+        if self._counts_upstream(name):
+            self._series["welldone_mirror"][name, outcome] += 1
 
     def set_upstream_state(self, name: str, *, is_up: bool, breaker: str, is_failing: bool = False) -> None:
         """Set the state of an upstream; `breaker` is closed, open or half-open."""
