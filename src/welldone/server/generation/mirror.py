@@ -196,11 +196,11 @@ class _FirstReply:
     """Collects the reply that the client gets (a `StreamObserver`)."""
 
     def __init__(self, mirror: TrafficMirror, upstream: Upstream, target: Upstream, request: _MirroredRequest) -> None:
-        self.upstream = upstream
-        self.target = target
-        self.request = request
+        self.upstream: Upstream = upstream
+        self.target: Upstream = target
+        self.request: _MirroredRequest = request
         self.headers: Mapping[str, str] = {}
-        self.duration_s = 0.0
+        self.duration_s: float = 0.0
         self._mirror = mirror
         self._status = 0
         self._body: bytearray | None = bytearray()  # None: too long
