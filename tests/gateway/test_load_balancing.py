@@ -1,5 +1,6 @@
 """Load balancing between upstreams."""
 
+import math
 import random
 from collections import Counter
 
@@ -15,8 +16,10 @@ _WEIGHTS = st.floats(0.01, 1000)
 _NAMES = ("a", "b", "c", "d", "e")
 
 
-def _member(name: str, *, running: int = 0, weight: float = 1.0, is_healthy: bool = True) -> UpstreamModel:
-    member_upstream = upstream(name, weight=weight)
+def _member(
+    name: str, *, running: int = 0, weight: float = 1.0, is_healthy: bool = True, bound: float = 1.25
+) -> UpstreamModel:
+    member_upstream = upstream(name, weight=weight, sticky_bound=bound)
     member_upstream.running, member_upstream.is_healthy = running, is_healthy
     return UpstreamModel(member_upstream, "m")
 
@@ -86,7 +89,7 @@ def test_ties_are_broken_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_sticky_key_moves_only_when_its_own_upstream_leaves(
     sticky: str, weights: list[float], data: st.DataObject
 ) -> None:
-    members = [_member(name, weight=weight) for name, weight in zip(_NAMES, weights, strict=False)]
+    members = [_member(name, weight=weight, bound=0.0) for name, weight in zip(_NAMES, weights, strict=False)]
     chosen = choose_upstream(members, sticky_key=sticky)
     chosen.upstream.running = 1000
     assert choose_upstream(members, sticky_key=sticky) is chosen
@@ -104,6 +107,40 @@ def test_sticky_keys_are_distributed_by_weight(weights: tuple[int, ...]) -> None
     counts = Counter(choose_upstream(members, sticky_key=f"key {number}").upstream.name for number in range(4000))
     for member, weight in zip(members, weights, strict=True):
         assert counts[member.upstream.name] == pytest.approx(4000 * weight / sum(weights), rel=0.1)
+
+
+@given(
+    st.lists(_WEIGHTS, min_size=2, max_size=5),
+    st.lists(st.integers(0, 3), max_size=200),
+    st.sampled_from([1.0, 1.25, 2.0]),
+)
+def test_no_upstream_gets_more_sticky_requests_than_its_bound(
+    weights: list[float], keys: list[int], bound: float
+) -> None:
+    members = [_member(name, weight=weight, bound=bound) for name, weight in zip(_NAMES, weights, strict=False)]
+    for load, key in enumerate(keys, 1):
+        chosen = choose_upstream(members, sticky_key=f"key {key}").upstream
+        chosen.running += 1
+        assert chosen.running <= math.ceil(bound * load * chosen.settings.weight / sum(weights))
+
+
+@given(st.text(), st.integers(0, 50))
+def test_a_key_that_exceeds_the_bound_spills_over_to_one_other_upstream(sticky: str, load: int) -> None:
+    members = [_member(name, running=load) for name in _NAMES]
+    first = choose_upstream(members, sticky_key=sticky)
+    first.upstream.running += load + 1
+    second = choose_upstream(members, sticky_key=sticky)
+    assert second is not first
+    assert choose_upstream(list(reversed(members)), sticky_key=sticky) is second  # as in every other front end
+    first.upstream.running = load
+    assert choose_upstream(members, sticky_key=sticky) is first
+
+
+def test_without_a_bound_a_key_stays() -> None:
+    members = [_member(name, bound=0.0) for name in _NAMES]
+    first = choose_upstream(members, sticky_key="x")
+    first.upstream.running = 1000
+    assert choose_upstream(members, sticky_key="x") is first
 
 
 def test_a_sticky_key_selects_the_same_upstream_in_every_process() -> None:

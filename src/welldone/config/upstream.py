@@ -81,6 +81,14 @@ class UpstreamSettings:
         "which requests go to the same upstream while it is healthy, for its prompt cache",
         choices="none key conversation",
     )
+    # The paper's example; the load of the fullest is then at most a quarter above the mean
+    sticky_bound: float = setting(
+        1.25,
+        "load up to which it gets sticky requests, as a multiple of its share of all running requests; what exceeds it "
+        "goes to the next upstream in the order of the key; 0: no bound",
+        limits=(1, 100),
+        words={"0": 0.0},
+    )
     continues: str = setting(
         "auto",
         "continuation of an answer that broke off: prefill, it continues a final assistant message; "

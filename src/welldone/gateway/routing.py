@@ -243,9 +243,10 @@ def choose_upstream(
 ) -> UpstreamModel:
     """Choose one of the members (at least one).
 
-    Available upstreams come first, then those not in `avoid_upstreams`. Among these a `sticky_key` always selects the
-    same one; without it the least loaded is chosen, and ties are broken at random by weight (round robin would start at
-    the same upstream in each worker). When none is available, the one that will be available first is chosen.
+    Available upstreams come first, then those not in `avoid_upstreams`. Among these a `sticky_key` selects the same one
+    while its load is within its bound; without it the least loaded is chosen, and ties are broken at random by weight
+    (round robin would start at the same upstream in each worker). When none is available, the one that will be
+    available first is chosen.
     """
     if len(members) == 1:
         return members[0]
@@ -256,12 +257,29 @@ def choose_upstream(
     if is_unavailable:
         costs = [member.upstream.retry_after_s for member in equals]
     elif sticky_key is not None:
-        costs = [_rendezvous_score(sticky_key, member) for member in equals]
+        return _choose_sticky(sticky_key, equals)
     else:  # running requests relative to the weight
         costs = [member.upstream.running / member.upstream.settings.weight for member in equals]
     least = min(costs)
     cheapest = [member for member, cost in zip(equals, costs, strict=True) if cost == least]
     return random.choices(cheapest, [member.upstream.settings.weight for member in cheapest])[0]
+
+
+def _choose_sticky(sticky_key: str, members: Sequence[UpstreamModel]) -> UpstreamModel:
+    """Consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam 2016), in the order of rendezvous hashing.
+
+    No upstream gets more than `sticky_bound` times its share of the running requests: what exceeds it goes to the next
+    one in the order of the key, which is the same in every process. So a key that spills over does so to one place.
+    """
+    ordered = sorted(members, key=lambda member: _rendezvous_score(sticky_key, member))
+    load = 1 + sum(member.upstream.running for member in members)
+    weight = sum(member.upstream.settings.weight for member in members)
+    for member in ordered:
+        settings = member.upstream.settings
+        share = load * settings.weight / weight
+        if not settings.sticky_bound or member.upstream.running < math.ceil(settings.sticky_bound * share):
+            return member
+    return ordered[0]
 
 
 def _rendezvous_score(sticky_key: str, member: UpstreamModel) -> float:
