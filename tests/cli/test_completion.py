@@ -55,7 +55,7 @@ def environment(folder: Path) -> dict[str, str]:
         ("serve --ctx", ["--ctx-size"]),
         ("serve --log-format j", ["json"]),
         ("serve --log-format = j", ["json"]),
-        ("serve --log-format =", ["text", "json"]),
+        ("serve --log-format =", ["auto", "short", "text", "json"]),
         ("serve --port ", [""]),
         ("serve -hf ", [""]),
         ("serve -m S", ["Small-Q4_K_M", "Small-Q4_K_M.gguf"]),

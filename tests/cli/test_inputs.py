@@ -139,8 +139,10 @@ ELEMENT = b'{"candidates":[{"content":{"parts":[{"text":"Hi"}],"role":"model"},"
 
 
 @pytest.mark.parametrize("capture", [b"data: %b\n\n", b"[%b]", b"%b"], ids=["events", "array", "whole"])
-def test_a_capture_of_gemini_is_judged_and_not_repaired(capture: bytes, folder: Path) -> None:
+def test_a_capture_of_gemini_is_judged_and_repaired_unless_it_is_an_array(capture: bytes, folder: Path) -> None:
     detected = run("lint", stdin=capture % ELEMENT, cwd=folder)
     assert (detected.code, run("lint", "--endpoint", "gemini", stdin=capture % ELEMENT, cwd=folder)) == (0, detected)
     assert run("lint", stdin=capture % ELEMENT.replace(b'"STOP"', b"1"), cwd=folder).code == 1
-    assert "gemini streams are not repaired" in run("fix", stdin=capture % ELEMENT, cwd=folder).notes
+    fixed = run("fix", stdin=capture % ELEMENT, cwd=folder)
+    assert ("as a JSON array is not repaired" in fixed.notes) is capture.startswith(b"[")
+    assert fixed.out.strip() == (b"" if capture.startswith(b"[") else (capture % ELEMENT).strip())

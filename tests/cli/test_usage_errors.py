@@ -65,7 +65,7 @@ def test_an_unknown_endpoint_is_reported_with_the_known_ones(command: str, here:
     problem, choices = ran.notes.split("(choose from ")  # some versions of Python put the names in quotes
     assert (ran.code, ran.out) == (2, b"")
     assert problem == f"welldone {command}: argument --endpoint: invalid choice: 'ollama' "
-    names = "chat, completions, responses, messages"
+    names = "chat, completions, responses, messages, gemini"
     assert choices.replace("'", "") == f"{names}); see welldone {command} --help\n"
 
 

@@ -159,7 +159,7 @@ REJECTED: dict[str, tuple[Json, int, str]] = {
     "a trace with a broken body": ({"capture": '{"body_base64": "%"}'}, 400, "base64"),
     "another endpoint": ({"capture": GOOD, "endpoint": "embeddings"}, 400, "endpoint"),
     "no request": ({"capture": GOOD, "request": 5}, 400, "request"),
-    "gemini": ({"capture": '{"candidates":[]}'}, 400, "welldone lint"),
+    "an array": ({"capture": '[{"candidates":[]}]'}, 400, "welldone lint"),
     "too long": ({"capture": "x" * (lint.LINT_LIMIT_BYTES + 1)}, 413, "welldone lint"),
     "far too long": ({"capture": "x" * (2 * lint.LINT_LIMIT_BYTES)}, 413, "limit"),
 }

@@ -47,12 +47,12 @@ def check_length(length: int) -> None:
         )
 
 
-def add_arguments(parser: CommandParser, endpoints: tuple[str, ...] = ENDPOINTS) -> None:
-    """Add the options of a command that reads one captured reply of one of these endpoints."""
+def add_arguments(parser: CommandParser) -> None:
+    """Add the options of a command that reads one captured reply."""
     forms = "its body, the output of curl -i or curl -i --raw, or a trace"
     parser.option("FILE", f"a captured reply: {forms} (default: standard input)", dest="file", nargs="?", default=STDIN)
     parser.option("--request FILE", "the request body as JSON, for the rules that depend on it")
-    parser.option("--endpoint", "the endpoint of the reply (default: detected)", choices=endpoints)
+    parser.option("--endpoint", "the endpoint of the reply (default: detected)", choices=ENDPOINTS)
 
 
 def check_stdin() -> None:

@@ -64,8 +64,10 @@ def run(arguments: list[str]) -> ExitCode:
         if not trace.body.strip():
             ui.print_note("nothing to fix: the capture is empty")
             return ExitCode.NOTHING_TO_DO
-        if trace.endpoint not in captures.ENDPOINTS:
-            raise UsageError(f"{trace.endpoint} streams are not repaired; welldone lint judges them")
+        if TraceView(trace).reply_kind is ReplyKind.ARRAY:
+            raise UsageError(
+                "a stream as a JSON array is not repaired; record it with alt=sse, or judge it: welldone lint"
+            )
         pipeline = make_pipeline(
             Endpoint(trace.endpoint),
             trace.request,

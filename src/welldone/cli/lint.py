@@ -18,7 +18,7 @@ from welldone.cli import captures, ui
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.settings import unknown_rule
-from welldone.protocol.catalog import ALL_ENDPOINTS, RULES, Detection
+from welldone.protocol.catalog import RULES, Detection
 from welldone.reporting import pluralize, wrap_text
 from welldone.rules.judge import LintFinding, LintReport, LintVerdict, has_content, judge
 
@@ -57,7 +57,7 @@ def run(arguments: list[str]) -> ExitCode:
 
 def _parser() -> CommandParser:
     parser = CommandParser("lint", __doc__)
-    captures.add_arguments(parser, ALL_ENDPOINTS)
+    captures.add_arguments(parser)
     parser.option("--rule ID...", "judge only this rule (may be repeated)")
     parser.option("--json", "print the report as JSON")
     return parser

@@ -4,12 +4,12 @@
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from welldone.library.arguments import EndpointName, RequestBody, parse_endpoint, parse_request, parse_rules
-from welldone.protocol.catalog import ALL_ENDPOINTS, RULES, Detection
+from welldone.protocol.catalog import RULES, Detection
 from welldone.protocol.events import WelldoneError
 from welldone.rules.judge import LintFinding, LintReport, judge
 from welldone.rules.trace import Trace, endpoint_of_path, read_capture
@@ -24,8 +24,6 @@ class HttpResponse(Protocol):
 
 
 LintInput: TypeAlias = bytes | str | HttpResponse
-LintEndpointName: TypeAlias = EndpointName | Literal["gemini"]
-"""Endpoint of a stream that can be judged: also Gemini's `generateContent` and `streamGenerateContent`."""
 
 
 class InvalidStreamError(WelldoneError, AssertionError):
@@ -38,7 +36,7 @@ class InvalidStreamError(WelldoneError, AssertionError):
 
 def lint(
     data: bytes | str,
-    endpoint: LintEndpointName | None = None,
+    endpoint: EndpointName | None = None,
     *,
     request: RequestBody = None,
     rules: Collection[str] | None = None,
@@ -59,7 +57,7 @@ def lint(
 
 def assert_valid(
     response: LintInput,
-    endpoint: LintEndpointName | None = None,
+    endpoint: EndpointName | None = None,
     *,
     request: RequestBody = None,
     rules: Collection[str] | None = None,
@@ -86,7 +84,7 @@ def assert_valid(
 
 def _judge(
     trace: Trace,
-    endpoint: LintEndpointName | None,
+    endpoint: EndpointName | None,
     *,
     request: RequestBody,
     rules: Collection[str] | None,
@@ -98,11 +96,9 @@ def _judge(
         for rule in sorted(rules):
             if RULES[rule].detection is Detection.PROBE:
                 raise ValueError(f"{rule} cannot be judged from one reply; welldone check tests a server for it")
-    if endpoint is not None and endpoint not in ALL_ENDPOINTS:
-        parse_endpoint(endpoint)  # raises
     trace = msgspec.structs.replace(
         trace,
-        endpoint=endpoint or trace.endpoint,
+        endpoint=trace.endpoint if endpoint is None else parse_endpoint(endpoint).value,
         request=parse_request(request),
         status=trace.status if status is None else status,
         headers=trace.headers if headers is None else tuple((str(name), str(headers[name])) for name in headers),

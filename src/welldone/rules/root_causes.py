@@ -32,7 +32,7 @@ class LocatedFinding(Protocol):
 _ANYWHERE, _LAST_FRAME, _SAME_FRAME = CauseScope.ANYWHERE, CauseScope.LAST_FRAME, CauseScope.SAME_FRAME
 _TRUNCATION_CONSEQUENCES: dict[str, CauseScope] = {
     **dict.fromkeys(("http-chunked-terminated", "http-body-ends-after-done", "end-last-event-terminated"), _ANYWHERE),
-    **dict.fromkeys(("err-not-silent", "use-final-chunk", "tool-finish-follows"), _ANYWHERE),
+    **dict.fromkeys(("err-not-silent", "use-final-chunk", "tool-finish-follows", "resp-socket"), _ANYWHERE),
     **dict.fromkeys(("cmpl-done", "cmpl-usage-chunk", "cmpl-echo", "cmpl-batch-index"), _ANYWHERE),
     **dict.fromkeys(("enc-valid-utf8", "enc-strict-json", "end-done-exact", "sse-no-empty-data"), _LAST_FRAME),
     **dict.fromkeys(("resp-keepalive", "msg-ping-form"), _LAST_FRAME),

@@ -85,8 +85,10 @@ def lint_capture(
         raise ApiError(
             413, f"The stream has more than {LINT_LINES_LIMIT:,} lines. Use welldone lint, which accepts more."
         )
-    if trace.endpoint not in set(Endpoint):
-        raise ApiError(400, f"A capture of {trace.endpoint} is not repaired here. Use welldone lint to judge it.")
+    if reply_kind is ReplyKind.ARRAY:
+        raise ApiError(
+            400, "A stream as a JSON array is not repaired here. Record it with alt=sse, or use welldone lint."
+        )
     report = judge(trace)
     is_stream = reply_kind in (ReplyKind.STREAM, ReplyKind.JSON_INSTEAD_OF_STREAM)
 
