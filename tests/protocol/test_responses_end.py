@@ -120,13 +120,19 @@ def test_a_violation_of_a_strict_rule_fails_the_answer() -> None:
 # Keep-alives
 
 
-def test_a_keep_alive_is_a_comment_and_later_a_numbered_event() -> None:
+def test_a_keep_alive_is_a_comment_and_the_sixth_in_a_row_a_numbered_event() -> None:
+    first, delta, *_ = (value for value in text_stream() if value["type"] not in ("response.in_progress",))
     repairer = ResponsesRepairer(fallback=HEAD)
-    assert repairer.feed(b": ping\n\n") == KEEP_ALIVE
-    repairer.feed(frame(text_stream()[0]))
-    sent = repairer.feed(b": ping\n\n") + repairer.keep_alive() + repairer.feed(b'data: {"type":"keepalive"}\n\n')
-    values = [json.loads(line[6:]) for line in sent.decode().split("\n") if line.startswith("data: ")]
-    assert values == [{"type": "keepalive", "sequence_number": number} for number in (1, 2, 3)]
+    assert repairer.feed(b": ping\n\n" * 7) == KEEP_ALIVE * 7  # not before the first event
+    repairer.feed(frame(first))
+    event = b'event: keepalive\ndata: {"type":"keepalive","sequence_number":%d}\n\n'
+    assert repairer.feed(b": ping\n\n" * 4) + repairer.keep_alive() == KEEP_ALIVE * 5
+    assert repairer.keep_alive() == event % 1
+    assert repairer.feed(b": ping\n\n" * 3) == KEEP_ALIVE * 3
+    assert repairer.feed(b'data: {"type":"keepalive"}\n\n') == event % 2  # an event of the server stays one
+    assert repairer.feed(b": ping\n\n" * 5) == KEEP_ALIVE * 5
+    repairer.feed(frame(delta))
+    assert repairer.keep_alive() == KEEP_ALIVE  # the run has ended
 
 
 def test_a_numbered_keep_alive_counts_as_an_event() -> None:

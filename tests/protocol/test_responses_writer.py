@@ -289,12 +289,16 @@ def test_the_final_error_is_an_error_event() -> None:
     assert value == {"type": "error", "sequence_number": 0, "code": "c", "message": "boom", "param": None}
 
 
-def test_a_keep_alive_is_a_comment_and_later_a_numbered_event() -> None:
+def test_a_keep_alive_is_a_comment_and_the_sixth_in_a_row_a_numbered_event() -> None:
     writer = ResponsesDialect({}).make_writer(HEAD, lambda: None)
     assert writer.send(KeepAlive()) == KEEP_ALIVE
     writer.send(ChoiceStart(0))
-    (value,) = read(writer.send(KeepAlive(is_chunk=True)))
-    assert value == {"type": "keepalive", "sequence_number": 2}
+    for number in (2, 3):
+        assert [writer.send(KeepAlive(is_chunk=True)) for _ in range(5)] == [KEEP_ALIVE] * 5
+        (value,) = read(writer.send(KeepAlive(is_chunk=True)))
+        assert value == {"type": "keepalive", "sequence_number": number}
+    writer.send(Text(0, "Hello"))
+    assert writer.send(KeepAlive()) == KEEP_ALIVE
 
 
 def test_unknown_fields_are_omitted() -> None:

@@ -170,7 +170,7 @@ def test_a_background_stream_goes_on_without_readers(tmp_path: Path) -> None:
             await upstream.allow(3)
             _, name, seen = await begin(gate, 2)
             other = await connect(gate.server.port, "/v1/responses", BACKGROUND)
-            while other.body.count(b"keepalive") < 4:
+            while other.body.count(b": keep-alive") < 4:
                 assert await other.read_chunk()
             await upstream.allow_all()
             whole = await retrieve(gate, name, "?stream=true")

@@ -117,6 +117,11 @@ class OutputItem:
         return whole if self.arguments is None else whole | {self.arguments.spec.member: self.arguments.text}
 
 
+_COMMENTS_LIMIT = 5
+"""Comments in a row, after which a keep-alive is an event: one a minute, with the default interval of 10 s. See
+docs/decisions/024-responses-keep-alives.md."""
+
+
 class ResponsesEmitter:
     """Writes the events of one stream into a buffer, which `drain` empties.
 
@@ -131,6 +136,8 @@ class ResponsesEmitter:
         self.final_response: Json | None = None
         """The Response of the terminal event."""
         self._sequence_number = 0
+        self._quiet_number = 0  # of the event that follows the comments
+        self._comments = 0  # in a row
         self._is_silent = is_silent
         self._frames: list[bytes] = []
 
@@ -151,11 +158,17 @@ class ResponsesEmitter:
             self._frames.append(encode_event(fixed | others | fixed if others else fixed))
         self._sequence_number += 1
 
-    def keep_alive(self) -> None:
-        """Write a keep-alive event; before the first event a comment."""
-        if self.has_started:
+    def keep_alive(self, *, is_event: bool = False) -> None:
+        """Write a keep-alive: a comment, or an event if it is one, or if it follows a run of comments.
+
+        There is no event before the first one of the response.
+        """
+        if self._sequence_number != self._quiet_number:
+            self._quiet_number, self._comments = self._sequence_number, 0
+        if self.has_started and (is_event or self._comments >= _COMMENTS_LIMIT):
             self.emit("keepalive", {})
         else:
+            self._comments += 1
             self._frames.append(KEEP_ALIVE)
 
     def end_response(self, status: str, changes: Json, others: Json | None = None) -> Json:

@@ -46,7 +46,7 @@ class ResponsesEvents(ResponsesEmitter):
         self._reasoning: TextAccumulator | None = None  # the last part with reasoning
         self._detail_count = 0
 
-    def keep_alive(self) -> None:
+    def keep_alive(self, *, is_event: bool = False) -> None:
         """Make a keep-alive."""
         self.events.append(KeepAlive())
 

@@ -92,7 +92,8 @@ class ResponsesRepairer(PassthroughRepairer):
             self.repair_log.record_if(not self._emitter.has_started, "resp-keepalive", value)
             if "sequence_number" in value:
                 self._check_sequence_number(value)
-            return self._keep_alive_bytes()
+            self._emitter.keep_alive(is_event=True)
+            return self._emitter.drain()
         if kind == "error" or has_error(value):  # clients read any event with `error` as a failure
             return self._on_error_event(value, kind)
         self.repair_log.record_if(kind != name, "resp-event-name", name)
@@ -212,7 +213,7 @@ class ResponsesRepairer(PassthroughRepairer):
         self._ensure_created(response, _event_members(value) if kind == "response.created" else {})
         self._check_response(response)
         if self._emitter.items:
-            self._emitter.keep_alive()  # a progress event would have to repeat all output so far
+            self._emitter.keep_alive(is_event=True)  # a progress event would have to repeat all output so far
         elif kind != "response.created":
             status = {"status": kind.removeprefix("response.")}
             self._emitter.response |= _echoed_members(response) | status | self._own_members
