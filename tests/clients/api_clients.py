@@ -51,7 +51,7 @@ API_CLIENTS = (
         name="openai-node",
         program=OPENAI_NODE,
         endpoint="responses",
-        modes=ALL_MODES,
+        modes=(*ALL_MODES, "socket"),
         finish_reasons=_STATUS,
         errors=_ERRORS,
     ),

@@ -1,4 +1,4 @@
-"""The coding agent Codex calls tools in namespaces."""
+"""The coding agent Codex calls tools in namespaces, over HTTP and, by its default configuration, over a WebSocket."""
 
 import json
 from pathlib import Path
@@ -24,10 +24,15 @@ def _reply(seen: MockHttpRequest) -> MockReply:
     return MockReply((role, *(MockChunk(CHUNK_TEMPLATE % chunk) for chunk in chunks), done))
 
 
+@pytest.mark.parametrize("is_default", [False, True], ids=["http", "default"])
 @pytest.mark.skipif(codex.why_missing() is not None, reason=str(codex.why_missing()))
-def test_codex_runs_a_tool_of_a_namespace(tmp_path: Path) -> None:
+def test_codex_runs_a_tool_of_a_namespace(is_default: bool, tmp_path: Path) -> None:
     with upstream(_reply) as server, gateway(tmp_path, server.url) as running:
-        turn = codex.run_turn(running.url, running.key or "none", "hello", "Close it.", folder=tmp_path)
+        turn = codex.run_turn(
+            running.url, running.key or "none", "hello", "Close it.", folder=tmp_path, is_default=is_default
+        )
+        if is_default:  # a WebSocket: the log has it when it is closed
+            running.log.wait(r"method=GET path=/v1/responses status=(101|499)")
         bodies = [json.loads(post.body) for post in server.posts()]
     assert turn.messages == ("Hello",)
     first, second = bodies

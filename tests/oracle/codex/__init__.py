@@ -27,18 +27,32 @@ def why_missing() -> str | None:
     return None if (HOME / "node_modules").is_dir() else "run: npm ci --prefix tests/oracle/codex"
 
 
-def run_turn(base_url: str, key: str, model: str, prompt: str, *, folder: Path, uses_socket: bool = False) -> Turn:
-    """Send a prompt to a server that speaks Responses, over HTTP or a WebSocket, and return what Codex shows."""
+def run_turn(
+    base_url: str,
+    key: str,
+    model: str,
+    prompt: str,
+    *,
+    folder: Path,
+    uses_socket: bool = False,
+    is_default: bool = False,
+) -> Turn:
+    """Send a prompt to a server that speaks Responses, and return what Codex shows.
+
+    The server is a provider of its own, over HTTP or a WebSocket; or, with `is_default`, it stands for OpenAI's, and
+    Codex chooses how to connect.
+    """
     fields = f'name="local",base_url="{base_url}",wire_api="responses",env_key="LOCAL_KEY"'
     provider = f"model_providers.local={{{fields},supports_websockets={str(uses_socket).lower()}}}"
-    settings = [provider, 'model_provider="local"', 'web_search="disabled"']
-    settings += ["analytics.enabled=false", "check_for_update_on_startup=false"]
+    settings = [f'openai_base_url="{base_url}"'] if is_default else [provider, 'model_provider="local"']
+    settings += ['web_search="disabled"', "analytics.enabled=false", "check_for_update_on_startup=false"]
     words = [str(HOME / "node_modules/.bin/codex"), "exec", "--json", "--skip-git-repo-check"]
     words += ["--sandbox", "read-only", "--cd", str(folder), "--model", model]
     words += [word for setting in settings for word in ("--config", setting)]
     done = subprocess.run(
         [*words, prompt],
-        env={"PATH": os.environ["PATH"], "HOME": str(folder), "CODEX_HOME": str(folder), "LOCAL_KEY": key},
+        env={"PATH": os.environ["PATH"], "HOME": str(folder), "CODEX_HOME": str(folder)}
+        | {"CODEX_API_KEY" if is_default else "LOCAL_KEY": key},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

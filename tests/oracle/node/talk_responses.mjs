@@ -1,6 +1,7 @@
-// OpenAI's JavaScript client on the Responses API: buffered responses, raw streams, and the helper stream().
+// OpenAI's JavaScript client on the Responses API: buffered responses, raw streams, the helper stream(), WebSockets.
 
 import OpenAI from "openai";
+import { ResponsesWS } from "openai/resources/responses/ws";
 
 import { LIMIT_MS, answerJobs, attempted, emptyAnswer, refused, valueOf } from "./job.mjs";
 
@@ -19,23 +20,10 @@ const requestOf = (job, more) => ({
 const readers = {
   whole: async (client, request, shown) => read(await client.responses.create(request), shown),
 
-  // Accumulates text and calls by hand; status and usage come from the last event.
-  stream: async (client, request, shown) => {
-    const calls = [];
-    let final;
-    for await (const event of await client.responses.create({ ...request, stream: true })) {
-      const { type, delta, item, output_index } = event;
-      if (type === "response.output_text.delta") shown.pieces.push(delta);
-      else if (type === "response.reasoning_text.delta") shown.thoughts.push(delta);
-      else if (type === "response.output_item.added" && item.type === "function_call")
-        calls[output_index] = [item.name, item.arguments];
-      else if (type === "response.function_call_arguments.delta") calls[output_index][1] += delta;
-      else if (TERMINAL.has(type)) final = event.response;
-    }
-    shown.calls = calls.filter(Boolean).map(([name, written]) => [name, valueOf(written)]);
-    readEnd(final, shown);
-    return final.output;
-  },
+  stream: async (client, request, shown) =>
+    accumulate(await client.responses.create({ ...request, stream: true }), shown),
+
+  socket: (client, request, shown) => accumulate(socketEvents(client, request), shown),
 
   helper: async (client, request, shown) => {
     const stream = client.responses.stream(request);
@@ -43,6 +31,42 @@ const readers = {
     return read(await stream.finalResponse(), shown);
   },
 };
+
+// Accumulates text and calls by hand; status and usage come from the last event.
+async function accumulate(events, shown) {
+  const calls = [];
+  let final;
+  for await (const event of events) {
+    const { type, delta, item, output_index } = event;
+    if (type === "response.output_text.delta") shown.pieces.push(delta);
+    else if (type === "response.reasoning_text.delta") shown.thoughts.push(delta);
+    else if (type === "response.output_item.added" && item.type === "function_call")
+      calls[output_index] = [item.name, item.arguments];
+    else if (type === "response.function_call_arguments.delta") calls[output_index][1] += delta;
+    else if (TERMINAL.has(type)) final = event.response;
+  }
+  shown.calls = calls.filter(Boolean).map(([name, written]) => [name, valueOf(written)]);
+  readEnd(final, shown);
+  return final.output;
+}
+
+// The events of one response; an error event becomes the exception of its status.
+async function* socketEvents(client, request) {
+  const socket = new ResponsesWS(client);
+  try {
+    socket.send({ type: "response.create", ...request });
+    for await (const { type, message, error } of socket) {
+      if (type === "error") {
+        const { status, error: body } = error.error ?? {};
+        throw status ? OpenAI.APIError.generate(status, { error: body }, undefined, new Headers()) : error;
+      }
+      if (type === "message") yield message;
+      if (TERMINAL.has(message?.type)) return;
+    }
+  } finally {
+    socket.close();
+  }
+}
 
 // Reads a complete response; text that was streamed is already recorded.
 function read(response, shown) {
@@ -130,9 +154,14 @@ const bad_request = (job) => refusal(() => ask(job, emptyAnswer(), { temperature
 async function cancel(job) {
   let pieces = 0;
   const request = requestOf(job, { input: job.story, max_output_tokens: job.story_tokens });
-  const { responses } = clientOf(job);
+  const client = clientOf(job);
   const isHelper = job.mode === "helper";
-  const stream = isHelper ? responses.stream(request) : await responses.create({ ...request, stream: true });
+  const open = {
+    stream: () => client.responses.create({ ...request, stream: true }),
+    helper: () => client.responses.stream(request),
+    socket: () => socketEvents(client, request),
+  };
+  const stream = await open[job.mode]();
   for await (const { type } of stream) {
     if (type === "response.output_text.delta") pieces += 1;
     if (pieces === 2) break; // closes the stream
