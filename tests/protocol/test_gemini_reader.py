@@ -251,7 +251,8 @@ def test_parts_of_a_wrong_type_are_left_out() -> None:
     wrong: list[Json] = [
         {"candidates": 5, **MEMBERS},
         {"candidates": [5], **MEMBERS},
-        element({"content": 5, "index": "x"}, {"content": {"parts": 5}}),
+        element({"content": 5, "index": "x"}),
+        element({"content": {"parts": 5}}),
         element({"content": {"parts": parts}}),
         {"candidates": None, "promptFeedback": 5, "usageMetadata": 5, "modelVersion": 5},
         element({"finishReason": "STOP"}),

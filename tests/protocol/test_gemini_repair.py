@@ -106,12 +106,13 @@ def test_a_stream_becomes_a_reply() -> None:
     )
     merged = repairer(is_stream=False)
     merged.feed(frames(element(first), element({"index": 1}), element({"index": 0, "content": None}), element(last)))
+    merged.feed(frames(element({"index": 1, "finishReason": "STOP"})))
     merged.close()
     one, other = json.loads(merged.body())["candidates"]
     assert one["content"]["parts"] == [{"text": "a"}, CALL, {"text": "b"}, {"text": "c"}]
     assert one["safetyRatings"] == [2]
     assert one["logprobsResult"]["chosenCandidates"] == scores * 2
-    assert other == {"index": 1}
+    assert other == {"index": 1, "finishReason": "STOP"}
 
 
 def test_an_array_is_read_as_the_reply_and_written_for_clients_of_arrays() -> None:
@@ -158,6 +159,11 @@ def test_a_stream_that_breaks_off_ends_with_an_error() -> None:
     whole = repairer(is_stream=False)
     whole.feed_reply(json.dumps(element(candidate(TEXT))).encode())
     assert whole.failure is not None
+
+
+def test_each_candidate_needs_an_end() -> None:
+    *_, last = repair(frames(element({"index": 0}, candidate(TEXT, index=1, finishReason="STOP"))))
+    assert last["error"]["details"][0]["reason"] == "incomplete_stream"
 
 
 def test_foreign_data_and_comments_are_left_out() -> None:

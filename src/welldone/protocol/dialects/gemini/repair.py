@@ -140,7 +140,7 @@ class GeminiRepairer(PassthroughRepairer):
         self.headers: Mapping[str, str] = dict(self._dialect.HEADERS)
         self._accumulator = ReplyAccumulator()
         self._output = output or (ElementOutput(self._dialect) if is_stream else self._accumulator)
-        self._open: set[int] = set()  # candidates with content that have not finished
+        self._open: set[int] = set()  # candidates that have not finished
         self._finished: set[int] = set()
         self._is_blocked = False  # the prompt
         self._metadata: object = None  # the last usage
@@ -220,14 +220,13 @@ class GeminiRepairer(PassthroughRepairer):
         return value | {"modelVersion": self._model} if is_renamed else value
 
     def _note_candidate(self, index: int, candidate: Json) -> None:
-        has_parts = bool(as_object(candidate.get("content")).get("parts"))
         if index in self._finished:
-            self._has_late_content |= has_parts
-        elif finish_word(candidate.get("finishReason")) is not None:
+            self._has_late_content |= bool(as_object(candidate.get("content")).get("parts"))
+        elif finish_word(candidate.get("finishReason")) is None:
+            self._open.add(index)
+        else:
             self._finished.add(index)
             self._open.discard(index)
-        elif has_parts:
-            self._open.add(index)
 
     def _keep_alive_bytes(self) -> bytes:
         return b"" if self.is_done else self._dialect.INITIAL_KEEP_ALIVE
