@@ -44,7 +44,7 @@ def write(events: list[Event], dialect: GeminiDialect | None = None) -> bytes:
 def elements(events: list[Event], dialect: GeminiDialect | None = None) -> list[dict[str, Any]]:
     frames = write(events, dialect).decode().split("\n\n")
     assert frames.pop() == ""
-    return [json.loads(frame.strip().removeprefix("data: ")) for frame in frames]
+    return [json.loads(frame.strip().removeprefix("data: ")) for frame in frames if frame.strip()]  # or keep-alives
 
 
 def array(events: list[Event]) -> list[dict[str, Any]]:
