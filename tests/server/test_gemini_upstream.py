@@ -287,6 +287,22 @@ def test_a_stream_of_google_is_repaired_and_never_ends_in_silence(tmp_path: Path
     assert elements(as_stream) == [{**WHOLE, "modelVersion": "m"}]
 
 
+def test_a_conversation_of_a_client_of_google_stays_at_its_upstream(tmp_path: Path) -> None:
+    async def work() -> None:
+        each = {"speaks": ("gemini",), "sticky": "conversation"}
+        async with gateway(tmp_path, [json_reply(WHOLE)], [json_reply(WHOLE)], each=each) as serving:
+            for text in "abcdefgh":
+                question = {"role": "user", "parts": [{"text": text}]}
+                before = serving.post_counts
+                for contents in ([question], [question, WHOLE["candidates"][0]["content"], question]):
+                    await serving.post({"contents": contents}, "/v1beta/models/m:generateContent")
+                added = [now - then for now, then in zip(serving.post_counts, before, strict=True)]
+                assert sorted(added) == [0, 2]
+            assert all(serving.post_counts)
+
+    run(work())
+
+
 def test_without_native_support_a_client_of_google_is_translated(tmp_path: Path) -> None:
     async def work() -> None:
         second = {**only("messages"), "weight": 0.01}

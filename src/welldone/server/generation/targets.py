@@ -43,7 +43,7 @@ def _conversation_id(ctx: RequestContext, body: Json) -> str:
     for value in (*(ctx.request.headers.get(name) for name in _SESSION_HEADERS), body.get("prompt_cache_key")):
         if isinstance(value, str) and value:
             return value
-    messages = body.get("messages") or body.get("input")
+    messages = body.get("messages") or body.get("input") or body.get("contents")
     start: object
     if isinstance(messages, list):  # up to the first message of the user
         roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
