@@ -16,6 +16,7 @@ from tests.server.running_gateway import Gateway, gateway
 from tests.server.running_server import CHAT, DONE, ROLE, STOP, USAGE, json_error, run_server
 from tests.server.test_continuation import BROKEN, FIRST, PREFILL, REST, words
 from tests.server.test_continuation import STREAM as STREAM_WITH_USAGE
+from tests.server.test_response_sockets import ANSWER, client_of
 from tests.table import table
 from welldone.mock.script import HELLO_REPLY, MockChunk, MockReply, json_reply
 from welldone.server.observe.log import LogHandler
@@ -373,6 +374,33 @@ def test_a_resumable_stream_goes_on_after_the_span_of_its_request(
     assert [one.kind for one in spans] == [SERVER, CLIENT, CLIENT]
     assert spans[0].attributes["welldone.client.disconnected"] is True
     assert "OpenTelemetry" not in capsys.readouterr().err
+
+
+def test_each_response_on_a_websocket_has_a_span(tmp_path: Path, collector: Collector) -> None:
+    async def send(serving: Gateway) -> None:
+        async with client_of(serving) as client:
+            for _ in range(2):
+                assert (await client.create())["status"] == "completed"
+
+    spans = spans_of(tmp_path, collector, send, [ANSWER])
+    names = ["GET /v1/responses", *["POST /v1/responses", "chat m"] * 2]
+    assert [one.name for one in spans] == names
+    connection, first, attempt, *_ = spans
+    assert connection.attributes["http.response.status_code"] == 101
+    assert first.attributes["gen_ai.operation.name"] == "chat"
+    assert attempt.parent_id == first.span_id
+
+
+def test_a_background_response_has_spans(tmp_path: Path, collector: Collector) -> None:
+    async def send(serving: Gateway) -> None:
+        body = {"model": "m", "input": "Hi", "background": True}
+        response = (await serving.post(body, "/v1/responses")).json
+        while (await serving.get(f"/v1/responses/{response['id']}")).json["status"] != "completed":
+            pass
+
+    server, attempt, *_ = spans_of(tmp_path, collector, send, [ANSWER])
+    assert server.name == "POST /v1/responses"
+    assert (attempt.parent_id, attempt.is_error) == (server.span_id, False)
 
 
 def test_a_local_model_has_spans(tmp_path: Path, collector: Collector) -> None:
