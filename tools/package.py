@@ -55,9 +55,9 @@ def find_python(version: str) -> str | None:
     return next((one for one in candidates if one and _output(one, "-I", "-c", code) == version), None)
 
 
-def build(folder: Path) -> tuple[Path, Path]:
+def build(folder: Path, tree: Path = ROOT) -> tuple[Path, Path]:
     """Build the wheel of the tree, and the wheel of the source distribution."""
-    _run(sys.executable, "-m", "hatchling", "build", "-d", folder / "tree", cwd=ROOT)
+    _run(sys.executable, "-m", "hatchling", "build", "-d", folder / "tree", cwd=tree)
     (sdist,), (wheel,) = (folder / "tree").glob("*.tar.gz"), (folder / "tree").glob("*.whl")
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
