@@ -155,7 +155,8 @@ def test_a_release_is_built_twice_tried_and_tagged(prepared: Path, tmp_path: Pat
     assert done.returncode == 0, done.stderr
     tag = run("git", "tag", "--list", "--format=%(refname:short) %(contents)", cwd=clone).stdout
     assert tag.startswith(f"v{VERSION} welldone {VERSION}\n\n### Added\n\n- All of it.")
-    sums = dict(reversed(line.split()) for line in (clone / "dist" / "SHA256SUMS").read_text().splitlines())
+    lines = (clone / "dist" / "SHA256SUMS").read_text().splitlines()
+    sums = {name: digest for digest, name in (line.split() for line in lines)}
     assert sums.keys() == {f"welldone-{VERSION}-py3-none-any.whl", f"welldone-{VERSION}.tar.gz"}
     for name, digest in sums.items():
         assert hashlib.sha256((clone / "dist" / name).read_bytes()).hexdigest() == digest
