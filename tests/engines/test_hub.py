@@ -144,6 +144,7 @@ def test_a_quantisation_is_downloaded_by_its_name(hub: FakeHub) -> None:
     origin = read_origin(path)
     assert origin is not None
     assert origin.source == "hf:owner/repo/repo-Q4_K_M.gguf"
+    assert "another file named repo-Q4_K_M.gguf" in hub.pull("hf:owner/repo:Q4_K_M", "1" * 64)
     hub.site.pages.clear()
     assert hub.pull("hf:owner/repo:Q4_K_M") == str(path)  # without the Hub
 

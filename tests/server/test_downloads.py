@@ -143,6 +143,9 @@ def test_errors_of_the_hub_are_shown(tmp_path: Path) -> None:
             listed = await server.get("/page/api/hub/files?repository=owner/repo", auth())
             assert (listed.status, listed.error["code"]) == (502, "hub_unavailable")
             assert "hf:owner/repo is gated" in listed.error["message"]
+            found = await server.get("/page/api/hub/search?q=a", auth())  # the fake Hub has no search
+            assert (found.status, found.error["code"]) == (502, "hub_unavailable")
+            assert found.error["message"] == "the search failed: the Hub answered 404; try again later."
             hub.offer_repository(CONTENTS)
             await pull(server, "owner/repo")
             failed = await until(server, "failed", "done")

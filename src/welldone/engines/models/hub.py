@@ -58,7 +58,7 @@ def search_repositories(query: str, limit: int) -> list[FoundRepository]:
             for model in found
         ]
     except _LIBRARY_ERRORS as error:
-        raise _hub_error(HubRepository("search", None, None), error) from None
+        raise PullError(f"the search failed: {_network_reason(error)}") from None
 
 
 def list_files(source: HubRepository) -> list[RepositoryFile]:
@@ -125,23 +125,30 @@ def _hub_error(source: HubSource | HubRepository, error: Exception) -> PullError
             reason = f"was not found: there is no repository {source.repository}, or it is private: {_token_advice()}"
         case RevisionNotFoundError():
             reason = f"was not found: the repository has no revision {source.revision!r}"
-        case OfflineModeIsEnabled():
-            reason = "cannot be downloaded: HF_HUB_OFFLINE is set; unset it and try again"
         case EntryNotFoundError() if not isinstance(error, FileNotFoundError):  # that one: the Hub is unreachable
             reason = f"was not found: the repository has no file {getattr(source, 'path', '')}"
         case HfHubHTTPError(response=response) if response.status_code in (401, 403):
             reason = f"is not accessible ({response.status_code}): {_token_advice()}"
         case HfHubHTTPError(response=response) if response.status_code in (404, 410):
             reason = f"was not found ({response.status_code}); check its name"
-        case HfHubHTTPError(response=response):
-            reason = f"cannot be downloaded: the Hub answered {response.status_code}; try again later"
-        case ValueError():
+        case ValueError() if not isinstance(error, HfHubHTTPError):
             return install.user_error(f"{source} is not a name on the Hub; write hf:OWNER/REPOSITORY:QUANTISATION")
-        case OSError(strerror=str() as text):
-            reason = f"cannot be downloaded: {text.lower()}"
         case _:
-            reason = "cannot be downloaded: the Hub is unreachable; check the connection, and HF_ENDPOINT if it is set"
+            reason = f"cannot be downloaded: {_network_reason(error)}"
     return PullError(f"{source} {reason}")
+
+
+def _network_reason(error: Exception) -> str:
+    """Describe a failure that has nothing to do with what was requested."""
+    match error:
+        case OfflineModeIsEnabled():
+            return "HF_HUB_OFFLINE is set; unset it and try again"
+        case HfHubHTTPError(response=response):
+            return f"the Hub answered {response.status_code}; try again later"
+        case OSError(strerror=str() as text):
+            return text.lower()
+        case _:
+            return "the Hub is unreachable; check the connection, and HF_ENDPOINT if it is set"
 
 
 def _token_advice() -> str:

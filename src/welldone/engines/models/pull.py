@@ -85,7 +85,8 @@ class ModelPuller:
                 return self._pull_builtin(expected_sha256)
             parsed = install.parse_source(source)
             if isinstance(parsed, HubRepository):
-                if parsed.label is not None and (path := repository.find_installed(self.folder, parsed)) is not None:
+                is_known = parsed.label is not None and expected_sha256 is None
+                if is_known and (path := repository.find_installed(self.folder, parsed)) is not None:
                     return path
                 parsed = self._choose_file(parsed, takes_default=takes_default)
             return self._pull_files(parsed, expected_sha256)
