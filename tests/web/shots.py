@@ -100,11 +100,28 @@ def choose_frame(visit: Visit) -> None:
     visit.page.evaluate("document.activeElement.blur()")
 
 
-def watch_server(visit: Visit, server: Running) -> None:
-    """The server view, after some requests."""
+def compare(visit: Visit) -> None:
+    """The same prompt, direct and through welldone."""
+    close_inspector(visit)
+    visit.go("Compare")
+    view = visit.page.get_by_role("region", name="Compare", exact=True)
+    view.get_by_label("Model", exact=True).select_option("llama-3.2-3b")
+    view.get_by_label("Prompt", exact=True).fill(QUESTION)
+    view.get_by_role("button", name="Compare", exact=True).click()
+    expect(view).to_contain_text("Both columns have the same text.")
+    visit.page.evaluate("document.activeElement.blur()")
+
+
+def close_inspector(visit: Visit) -> None:
+    """Close the inspector, if it is open."""
     button = visit.page.get_by_role("button", name="Inspector", exact=True)
     if button.get_attribute("aria-pressed") == "true":
         button.click()
+
+
+def watch_server(visit: Visit, server: Running) -> None:
+    """The server view, after some requests."""
+    close_inspector(visit)
     with visit.page.expect_response("**/metrics"):
         visit.go("Server")
     for place in range(ROUNDS):
@@ -120,6 +137,8 @@ def take_desktop(visit: Visit, server: Running, theme: str) -> None:
     chat(visit)
     choose_frame(visit)
     take(visit, f"inspector-{theme}")
+    compare(visit)
+    take(visit, f"compare-{theme}")
     watch_server(visit, server)
     take(visit, f"server-{theme}")
 

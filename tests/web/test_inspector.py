@@ -234,6 +234,7 @@ def test_a_failed_stream_is_never_shown_as_correct(
 
 
 def test_a_stopped_stream_is_not_shown_as_correct(page: Visit, stage: Stage) -> None:
+    page.open_inspector()
     stage.set_replies(MockReply((ROLE, delta({"content": "Once"})), end="hang"))
     page.send("Hello")
     expect(grid(page)).to_contain_text("Once")

@@ -23,7 +23,7 @@ export function remember(name, value) {
  * @param {string} name
  */
 export function recallForTab(name) {
-  return read(() => sessionStorage, name + location.pathname);
+  return read(() => sessionStorage, tabName(name));
 }
 
 /**
@@ -31,7 +31,12 @@ export function recallForTab(name) {
  * @param {string} value empty: it is removed
  */
 export function rememberForTab(name, value) {
-  write(() => sessionStorage, name + location.pathname, value);
+  write(() => sessionStorage, tabName(name), value);
+}
+
+/** @param {string} name */
+function tabName(name) {
+  return name + (globalThis.location?.pathname ?? ""); // there is none in Node, which runs unit tests
 }
 
 /**
