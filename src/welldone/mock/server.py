@@ -19,7 +19,7 @@ import msgspec
 
 from welldone.mock.script import MockChunk, MockReply, MockScript, json_reply, with_raw_http
 from welldone.mock.socket import opens_socket, socket_messages
-from welldone.protocol.websocket_frames import FrameDecoder, FrameError, Opcode, encode_frame
+from welldone.protocol.websocket_frames import FrameDecoder, Opcode, encode_frame
 
 HEAD_LIMIT_BYTES = 65536
 BODY_LIMIT_BYTES = 64 * 2**20
@@ -135,9 +135,7 @@ class MockServer:
             while await self._serve_request(connection, writer):
                 pass
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
-            pass  # not a valid request, an idle timeout, or the client has disconnected
-        except FrameError:
-            pass  # not a valid frame of a WebSocket
+            pass  # not a valid request or frame, an idle timeout, or the client has disconnected
         finally:
             writer.close()
             self.counts.open -= 1

@@ -33,7 +33,7 @@ class SocketMessage(msgspec.Struct, frozen=True):
     data: bytes
 
 
-class FrameError(Exception):
+class FrameError(ValueError):
     """The peer breaks the protocol. The message is a clause."""
 
 
