@@ -196,6 +196,16 @@ def test_the_state_shows_how_far_the_answer_is() -> None:
     assert failed.part_state(0) is PartState.FAILED
 
 
+def test_each_candidate_has_one_finish_reason() -> None:
+    stream = repairer()
+    stream.feed(frames(element(candidate({"text": "a"}, index=1), candidate({"text": "b"}))))
+    assert stream.finish_reasons == ()
+    finished = element(candidate(index=1, finishReason="MAX_TOKENS"), candidate(finishReason="STOP"))
+    stream.feed(frames(finished, finished))
+    stream.close()
+    assert (stream.finish_reasons, stream.failure) == (("MAX_TOKENS", "STOP"), None)
+
+
 def test_the_registry_makes_it() -> None:
     for form in (None, GeminiArrayDialect(), ResponsesDialect({})):
         made = passthrough_repairer_for(Endpoint.GEMINI, fallback=OURS, dialect=form)

@@ -65,7 +65,7 @@ class PassthroughRepairer(ABC):
         self.final_object: Json | None = None
         """The finished answer, in dialects whose clients can retrieve it later."""
         self.finish_reasons: tuple[str, ...] = ()
-        """The stop reason that was sent, in dialects that have one."""
+        """The finish reasons that were sent, in dialects that have them."""
         self.on_event: Callable[[Json, str], None] | None = None
         """Called with value and name of each upstream event, before repair."""
         self.invalid_arguments_count: int = 0
@@ -291,8 +291,8 @@ class PassthroughRepairer(ABC):
 
     # Used by the dialects.
 
-    def _set_finish_reason(self, reason: str) -> None:
-        self.finish_reasons = (reason,)
+    def _add_finish_reason(self, reason: str) -> None:
+        self.finish_reasons += (reason,)
 
     def _fail(self, failure: Failure, *, is_ours: bool = False) -> bytes:
         if self.failure is not None or self.is_done:

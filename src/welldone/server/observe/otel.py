@@ -50,6 +50,7 @@ AttributeValue = str | bool | int | float | list[str]
 _CLOSE_S = 5.0
 """A collector on the same machine or network takes milliseconds. With a drain of 30 s, Kubernetes allows no more."""
 _TEXT_LIMIT = 256  # characters of a path, and of a model's name in a reply; those of requests have up to 128
+_REASON_LIMIT = 64  # characters; those of Anthropic and Google may be unknown words of the upstream
 _REPORT_S = 60.0  # between two log lines about the export
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
 _OPERATIONS = {
@@ -123,7 +124,7 @@ class SpanTrace(RequestTrace):
         attributes: dict[str, AttributeValue | None] = {
             "gen_ai.request.stream": answer.is_stream,
             "gen_ai.response.model": (answer.response_model or "")[:_TEXT_LIMIT] or None,
-            "gen_ai.response.finish_reasons": list(answer.finish_reasons),
+            "gen_ai.response.finish_reasons": [reason[:_REASON_LIMIT] for reason in answer.finish_reasons],
             "gen_ai.usage.cache_read.input_tokens": answer.cached_tokens,
         }
         self._span.set_attributes({name: value for name, value in attributes.items() if value not in (None, [], 0)})

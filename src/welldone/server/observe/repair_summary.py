@@ -45,7 +45,7 @@ class RepairSummary:
             fields: dict[str, log.FieldValue] = {
                 "upstream": name,
                 "minutes": round(INTERVAL_S / 60, 1),
-                "answers": answers,
+                "answers": max(0, answers),  # a reload may reset the counters
                 "repaired": [f"{rule}:{count}" for rule, count in repairs.most_common(_RULES)],
             }
             if len(repairs) > _RULES:

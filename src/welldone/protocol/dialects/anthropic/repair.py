@@ -273,7 +273,7 @@ class MessagesRepairer(PassthroughRepairer):
             self.repair_log.record("msg-whole-shape", value)
         self.repair_log.record_if(message["content"] != value.get("content"), "msg-whole-content", value.get("content"))
         self._is_ended = True
-        self._set_finish_reason(reason)
+        self._add_finish_reason(reason)
         if not self._is_stream:
             return b""
         # Stream rules do not apply to the generated events: use a log of their own.
@@ -309,7 +309,7 @@ class MessagesRepairer(PassthroughRepairer):
         if self._accumulator.dropped_calls and reason in _NORMAL_STOP_REASONS:
             return out + self._fail(bad_stream_failure(_INPUT_NOT_OBJECT))
         self._is_ended = True
-        self._set_finish_reason(reason)
+        self._add_finish_reason(reason)
         stop = _nonempty_string(self._delta.get("stop_sequence"))
         self.repair_log.record_if(reason == "stop_sequence" and stop is None, "msg-stop-sequence")
         delta = self._delta | {"stop_reason": reason, "stop_sequence": stop}

@@ -222,9 +222,10 @@ class GeminiRepairer(PassthroughRepairer):
     def _note_candidate(self, index: int, candidate: Json) -> None:
         if index in self._finished:
             self._has_late_content |= bool(as_object(candidate.get("content")).get("parts"))
-        elif finish_word(candidate.get("finishReason")) is None:
+        elif (reason := finish_word(candidate.get("finishReason"))) is None:
             self._open.add(index)
         else:
+            self._add_finish_reason(reason)
             self._finished.add(index)
             self._open.discard(index)
 
