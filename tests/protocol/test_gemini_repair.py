@@ -199,7 +199,7 @@ def test_the_state_shows_how_far_the_answer_is() -> None:
 def test_each_candidate_has_one_finish_reason() -> None:
     stream = repairer()
     stream.feed(frames(element(candidate({"text": "a"}, index=1), candidate({"text": "b"}))))
-    assert stream.finish_reasons == ()
+    assert len(stream.finish_reasons) == 0
     finished = element(candidate(index=1, finishReason="MAX_TOKENS"), candidate(finishReason="STOP"))
     stream.feed(frames(finished, finished))
     stream.close()
