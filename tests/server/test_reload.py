@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from tests.server.running_gateway import Gateway, gateway
 from tests.server.running_server import DONE, HELLO, ROLE, STOP, RecordedReply, RunningServer, run_server
 from tests.table import table
 from welldone.config.model import ModelSettings
-from welldone.config.server import Config, KeySettings, LimitsSettings, ServeSettings
+from welldone.config.server import RELOADED_SETTINGS, Config, KeySettings, LimitsSettings, ServeSettings
 from welldone.config.upstream import UpstreamSettings
 from welldone.engines import supervisor
 from welldone.engines.supervisor import ModelState
@@ -304,6 +305,14 @@ def test_settings_that_need_a_restart_are_named_and_stay() -> None:
     names = [warning.split()[3] for warning in warnings]
     assert sorted(names) == ["limits.store", "server.port", "server.stored_bytes", "server.workers"]
     assert keep_fixed_settings(before, before) == (before, [])
+
+
+def test_the_page_lists_all_settings_that_a_reload_changes() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text("utf-8")
+    (row,) = re.findall(r"^\| `\[server\]` \| (.*) \|$", page, re.MULTILINE)
+    in_other_rows = {"config", "upstreams", "upstream_key", "api_keys", "api_key_file"}
+    assert set(re.findall(r"`(\w+)`", row)) == RELOADED_SETTINGS - in_other_rows
+    assert {field.name for field in dataclasses.fields(ServeSettings)} >= RELOADED_SETTINGS
 
 
 def test_changes_are_described_without_secrets() -> None:

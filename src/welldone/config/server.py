@@ -180,6 +180,14 @@ class ServeSettings:
         "--stored-bytes BYTES",
         limits=(2**20, 2**40),
     )
+    # A conversation of a day; OpenAI keeps responses for 30 days
+    stored_s: float = limit_setting(
+        DAY_S,
+        "seconds that stored responses are kept in the store of --limits-store, where other servers find them; "
+        "--stored-responses and --stored-bytes limit those of a key there; 0: they are not shared",
+        "--stored-time SECONDS",
+        limits=(0, 30 * DAY_S),
+    )
     # Tools of an agent that take longer are rare; it reconnects
     socket_idle_s: float = limit_setting(
         900.0,

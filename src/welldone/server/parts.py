@@ -46,6 +46,8 @@ class ServerParts(msgspec.Struct, kw_only=True, eq=False):
     worker_sync: WorkerSync | None = None
     stream_store: SharedStore | None = None
     """Where other front ends find resumable streams."""
+    response_store: SharedStore | None = None
+    """Where other front ends find stored responses."""
     page: "InspectorServices | None" = None
     reload: Callable[[], Awaitable[ReloadResult]] | None = None
     """Reads the configuration again and applies it; None if the program has no configuration to read."""

@@ -30,6 +30,7 @@ from welldone.server.api.response_owners import UpstreamIdOwners
 from welldone.server.api.response_socket import ResponseSockets
 from welldone.server.api.response_store import ResponseStore
 from welldone.server.api.responses import ResponsesApi
+from welldone.server.api.shared_responses import SharedResponses
 from welldone.server.app import RequestContext, Route, RouteHandler, json_response
 from welldone.server.generation.mirror import KEPT_COMPARISONS, Comparison
 from welldone.server.generation.passthrough import PASSTHROUGH_ENDPOINTS, LocalHandler, PassthroughApi
@@ -69,9 +70,12 @@ class Routes:
         self._embeddings = EmbeddingsApi(settings, self._targets, self._queues, self._charge_tokens)
         services = (settings, self._targets, self._generator, self._embeddings.count_chat, parts.now)
         local_store = ResponseStore(limit=settings.connections, limit_bytes=settings.stored_bytes)
+        store = ResponseStore(limit=settings.stored_responses, limit_bytes=settings.stored_bytes)
+        shared = None if parts.response_store is None else SharedResponses(parts.response_store, store, settings)
         self._responses = ResponsesApi(
             *services,
-            store=ResponseStore(limit=settings.stored_responses, limit_bytes=settings.stored_bytes),
+            store=store,
+            shared=shared,
             owners=UpstreamIdOwners(is_strict=keys.has_several_principals, worker_sync=parts.worker_sync),
             local_store=local_store,
             resume=self._resume,
@@ -197,6 +201,8 @@ class Routes:
             await self._parts.page.downloads.close()
         await self._resume.close()
         await self._responses.background.close()
+        if self._responses.shared is not None:
+            await self._responses.shared.close()
 
     def _abortable(self, handler: RouteHandler) -> RouteHandler:
         """Wrap a handler so that `abort_all` can end it."""

@@ -19,7 +19,7 @@ from welldone.http.redaction import SecretRedactor, is_weak_key
 from welldone.http.server import HttpServer
 from welldone.server.access.control import connect_store, limited_principals, make_access_control
 from welldone.server.access.origins import OriginPolicy
-from welldone.server.access.store import STREAM_COPIES, SharedStore
+from welldone.server.access.store import RESPONSE_COPIES, STREAM_COPIES, SharedStore
 from welldone.server.app import App, protocol_error_response
 from welldone.server.generation.mirror import TrafficMirror
 from welldone.server.inspector.api import InspectorServices
@@ -97,6 +97,9 @@ class Server:
             self._metrics.watch_store(self._store)
         if config.limits.store is not None and settings.resume_s > 0:  # with connections of its own: copies are larger
             self._stream_store = SharedStore(connect_store(config.limits.store), use=STREAM_COPIES)
+        self._response_store: SharedStore | None = None
+        if config.limits.store is not None and settings.stored_s > 0 and settings.stored_responses > 0:
+            self._response_store = SharedStore(connect_store(config.limits.store), use=RESPONSE_COPIES)
         self._pool = ConnectionPool()
         self._recorder = None if settings.record is None else TraceRecorder(settings.record, secrets=secrets)
         if self._recorder is not None:
@@ -131,6 +134,7 @@ class Server:
             mirror=self._mirror,
             worker_sync=self._worker_sync,
             stream_store=self._stream_store,
+            response_store=self._response_store,
             page=page,
             reload=on_reload,
         )
@@ -227,7 +231,7 @@ class Server:
         await self.routes.close()
         await self._mirror.close()
         await self._limits.close()
-        for store in (self._store, self._stream_store):
+        for store in (self._store, self._stream_store, self._response_store):
             if store is not None:
                 await store.close()
         await self.upstreams.stop()

@@ -5,6 +5,8 @@ minute's limit per minute, and `at` is the time of the last write. It expires wh
 Redis, so that servers need not agree on theirs. `welldone:keys` is a hash of API keys by their digests; the keys
 themselves are never stored. `welldone:streams:NAME` is a Redis stream with the events of a resumable stream, whose ids
 are the numbers of the events; `welldone:streams:NAME:message` is a message of its reader. Both expire.
+`welldone:responses:NAME` is a stored response, `welldone:responses-of:OWNER` the names of an owner by their expiry, and
+`welldone:response-sizes:OWNER` their sizes, with the sum under an empty name. All three expire.
 """
 
 import asyncio
@@ -23,6 +25,7 @@ from welldone.server.access.store import (
     STORE_TIMEOUT_S,
     LimitCount,
     RejectedCommandError,
+    ResponseLimits,
     StoreError,
     WrongTypeError,
 )
@@ -31,6 +34,9 @@ from welldone.server.resume.events import BATCH_EVENTS, READING, EventBatch, Str
 KEYS_HASH = "welldone:keys"
 LIMITS_PREFIX = "welldone:limits:"
 STREAMS_PREFIX = "welldone:streams:"
+RESPONSES_PREFIX = "welldone:responses:"
+RESPONSE_INDEX_PREFIX = "welldone:responses-of:"
+RESPONSE_SIZES_PREFIX = "welldone:response-sizes:"
 
 _CONNECTIONS = 2
 """One connection carries all commands of a server; the second takes over while the first is being closed."""
@@ -79,6 +85,37 @@ return {is_in, left[1], left[2]}
 """
 """Atomic check and count. A rejected request is not counted. Values of the wrong type and numbers that are not finite
 were not written by this script, and are reset."""
+
+
+_PUT_RESPONSE_SCRIPT = """
+if redis.call('GET', KEYS[1]) == '' then return 0 end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local value, ttl, count, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local prefix, own = ARGV[5], ARGV[6]
+local function forget(name)
+  local size = redis.call('HGET', KEYS[3], name)
+  redis.call('ZREM', KEYS[2], name)
+  redis.call('HDEL', KEYS[3], name)
+  if size then redis.call('HINCRBY', KEYS[3], '', '-' .. size) end
+end
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now)) do forget(name) end
+forget(own)
+redis.call('SET', KEYS[1], value, 'PX', ttl)
+redis.call('ZADD', KEYS[2], now + ttl, own)
+redis.call('HSET', KEYS[3], own, #value)
+redis.call('HINCRBY', KEYS[3], '', #value)
+while redis.call('ZCARD', KEYS[2]) > count or tonumber(redis.call('HGET', KEYS[3], '')) > bytes do
+  local oldest = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
+  if not oldest then break end
+  redis.call('DEL', prefix .. oldest)
+  forget(oldest)
+end
+redis.call('PEXPIRE', KEYS[2], ttl)
+redis.call('PEXPIRE', KEYS[3], ttl)
+return 1
+"""
+"""Stores a response and deletes the oldest of its owner beyond the limits. A response that was deleted is empty."""
 
 
 _COUNT_SCRIPT_SHA = hashlib.sha1(_COUNT_SCRIPT.encode(), usedforsecurity=False).hexdigest()
@@ -236,6 +273,27 @@ class RedisStoreClient:
         """See `StoreClient.drop_events`."""
         with _wrap_stream_errors():
             await self._redis.delete(STREAMS_PREFIX + name)
+
+    async def put_response(self, owner: str, name: str, value: bytes, limits: ResponseLimits) -> None:
+        """See `StoreClient.put_response`."""
+        keys = (RESPONSES_PREFIX + name, RESPONSE_INDEX_PREFIX + owner, RESPONSE_SIZES_PREFIX + owner)
+        numbers = (max(1, round(limits.ttl_s * 1000)), limits.responses, limits.size_bytes)
+        with _wrap_stream_errors():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                arguments = (*keys, value, *numbers, RESPONSES_PREFIX, name)
+                pipe.execute_command("EVAL", _PUT_RESPONSE_SCRIPT, len(keys), *arguments)
+                await pipe.execute()
+
+    async def get_response(self, name: str) -> bytes | None:
+        """See `StoreClient.get_response`."""
+        with _wrap_stream_errors():
+            value: Any = await self._redis.get(RESPONSES_PREFIX + name)
+            return None if value is None else bytes(value)
+
+    async def drop_response(self, name: str, ttl_s: float) -> None:
+        """See `StoreClient.drop_response`."""
+        with _wrap_stream_errors():
+            await self._redis.set(RESPONSES_PREFIX + name, b"", px=max(1, round(ttl_s * 1000)))
 
     async def close(self) -> None:
         """Close the connections."""

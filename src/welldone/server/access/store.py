@@ -86,8 +86,25 @@ class StoreClient(Protocol):
     async def drop_events(self, name: str) -> None:
         """Delete the copy of a stream."""
 
+    async def put_response(self, owner: str, name: str, value: bytes, limits: "ResponseLimits") -> None:
+        """Store a response, unless it was dropped. The oldest ones of the owner that exceed the limits are deleted."""
+
+    async def get_response(self, name: str) -> bytes | None:
+        """A stored response; empty if it was dropped, None if there is none."""
+
+    async def drop_response(self, name: str, ttl_s: float) -> None:
+        """Delete a response. For `ttl_s` it is known that it was deleted, and it cannot be stored again."""
+
     async def close(self) -> None:
         """Close the connections."""
+
+
+class ResponseLimits(NamedTuple):
+    """Limits of the responses of one owner."""
+
+    ttl_s: float
+    responses: int
+    size_bytes: int
 
 
 class StoreUse(NamedTuple):
@@ -98,6 +115,7 @@ class StoreUse(NamedTuple):
 
 
 LIMITS_AND_KEYS = StoreUse("shared limits and keys", "each process counts for itself until it is back")
+RESPONSE_COPIES = StoreUse("stored responses", "each process has only its own until it is back")
 STREAM_COPIES = StoreUse("resumable streams", "streams can be resumed only where they run until it is back")
 
 

@@ -45,6 +45,8 @@ class StoredResponse(msgspec.Struct, frozen=True):
     is_background: bool = False
     is_streamed: bool = False
     """It was created with `stream`."""
+    is_imported: bool = False
+    """It is the copy of another process's response, as it was in the shared store."""
 
     @property
     def response(self) -> bytes:
@@ -101,8 +103,8 @@ class ResponseStore:
         is_native: bool = False,
         is_background: bool = False,
         is_streamed: bool = False,
-    ) -> None:
-        """Store a response with its input items, replacing an earlier one with the same id."""
+    ) -> StoredResponse:
+        """Store a response with its input items, replacing an earlier one with the same id. Returns its stored form."""
         head, tail, output = msgspec.json.encode(response), b"", response.get("output")
         values: list[object] = list(items)
         if isinstance(output, list):
@@ -112,7 +114,12 @@ class ResponseStore:
         ids = tuple(item_id if isinstance(item_id, str) else "" for item_id in found)
         encoded = tuple(map(msgspec.json.encode, values))
         stored = StoredResponse(head, tail, encoded, ids, len(items), previous, is_native, is_background, is_streamed)
-        key = (principal, response["id"])
+        self.add(principal, response["id"], stored)
+        return stored
+
+    def add(self, principal: str, response_id: str, stored: StoredResponse) -> None:
+        """Store a response, replacing an earlier one with the same id."""
+        key, ids = (principal, response_id), stored.item_ids
         self.delete(*key)
         if not self.is_enabled or stored.size_bytes > self._limit_bytes:
             return

@@ -1,0 +1,182 @@
+"""Stored responses that several front ends share over a real Redis: any of them continues, returns and deletes them."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.aio import LIMIT_S, run
+from tests.live.redis import NEEDS_REDIS, RealRedis, real_redis
+from tests.server.running_gateway import Gateway, gateway
+from tests.server.running_server import DONE, HELLO, ROLE, STOP, USAGE, RecordedReply
+from welldone.config.server import LimitsSettings
+from welldone.mock.script import MockChunk, MockReply
+from welldone.server.access.redis_store import (
+    RESPONSE_INDEX_PREFIX,
+    RESPONSE_SIZES_PREFIX,
+    RESPONSES_PREFIX,
+    RedisStoreClient,
+)
+from welldone.server.access.store import ResponseLimits
+
+pytestmark = [NEEDS_REDIS, pytest.mark.tier2]
+KEY, OTHER_KEY = "first-key-canary", "other-key-canary"
+MINE, YOURS = (f"Authorization: Bearer {key}\r\n" for key in (KEY, OTHER_KEY))
+PATH = "/v1/responses"
+FAST = MockReply((ROLE, HELLO, STOP, USAGE, DONE))
+SLOW = MockReply((ROLE, HELLO, MockChunk(HELLO.text, after_s=0.5), STOP, USAGE, DONE))
+
+
+@pytest.fixture
+def redis() -> Iterator[RealRedis]:
+    with real_redis() as started:
+        yield started
+
+
+@asynccontextmanager
+async def front_ends(
+    folder: Path,
+    redis: RealRedis,
+    reply: MockReply = FAST,
+    **settings: Any,  # noqa: ANN401 - of the server
+) -> AsyncIterator[tuple[Gateway, Gateway]]:
+    """Two gateways with an upstream each, keys and a store."""
+    async with AsyncExitStack() as stack:
+        one, other = [
+            await stack.enter_async_context(
+                gateway(
+                    folder,
+                    [reply],
+                    keys=[KEY, OTHER_KEY],
+                    config={"limits": LimitsSettings(store=redis.url)},
+                    **settings,
+                )
+            )
+            for _ in range(2)
+        ]
+        yield one, other
+
+
+async def create(gate: Gateway, text: str, headers: str = MINE, **more: Any) -> RecordedReply:  # noqa: ANN401
+    return await gate.post({"model": "x", "input": text, **more}, PATH, headers)
+
+
+def response_of(reply: RecordedReply) -> dict[str, Any]:
+    """The response of a whole reply or a stream."""
+    if reply.body.startswith(b"{"):
+        whole: dict[str, Any] = reply.json
+        return whole
+    events = [json.loads(line[6:]) for line in reply.body.decode().splitlines() if line.startswith("data: {")]
+    last: dict[str, Any] = events[-1]["response"]
+    return last
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_conversation_continues_at_any_front_end(tmp_path: Path, redis: RealRedis, stream: bool) -> None:
+    async def body() -> None:
+        async with front_ends(tmp_path, redis) as (one, other):
+            first = response_of(await create(one, "first", stream=stream))
+            reply = await create(other, "second", previous_response_id=first["id"], stream=stream)
+            second = response_of(reply)
+            assert reply.status == 200
+            third = await create(one, "third", previous_response_id=second["id"])
+            assert third.status == 200
+            sent = json.loads([one for one in one.upstreams[0].requests if one.method == "POST"][-1].body)
+            assert [message["content"] for message in sent["messages"]] == [
+                *("first", "Hello", "second", "Hello"),
+                "third",
+            ]
+            for gate in (one, other):
+                assert (await gate.get(f"{PATH}/{first['id']}", MINE)).json["id"] == first["id"]
+                assert (await gate.get(f"{PATH}/{first['id']}", YOURS)).status == 404
+                items = (await gate.get(f"{PATH}/{second['id']}/input_items", MINE)).json["data"]
+                assert len(items) == 3
+            reply = await create(other, "mine?", YOURS, previous_response_id=first["id"])
+            assert (reply.status, reply.error["code"]) == (400, "previous_response_not_found")
+
+    run(body())
+
+
+def test_a_deleted_response_is_gone_everywhere(tmp_path: Path, redis: RealRedis) -> None:
+    async def body() -> None:
+        async with front_ends(tmp_path, redis) as (one, other):
+            made = response_of(await create(one, "first"))
+            reply = await other.get(f"{PATH}/{made['id']}", MINE, method="DELETE")
+            assert reply.json["deleted"] is True
+            for gate in (one, other):
+                assert (await gate.get(f"{PATH}/{made['id']}", MINE)).status == 404
+                assert (await create(gate, "second", previous_response_id=made["id"])).status == 400
+
+    run(body())
+
+
+def test_a_background_response_is_polled_at_another_front_end(tmp_path: Path, redis: RealRedis) -> None:
+    async def body() -> None:
+        async with front_ends(tmp_path, redis, SLOW) as (one, other):
+            made = response_of(await create(one, "first", background=True))
+            path = f"{PATH}/{made['id']}"
+            reply = await other.get(f"{path}/cancel", MINE, method="POST")
+            assert (reply.status, reply.error["code"]) == (409, "not_here")
+            async with asyncio.timeout(LIMIT_S):
+                while (found := (await other.get(path, MINE)).json)["status"] != "completed":
+                    assert found["status"] in ("queued", "in_progress")
+            assert found["output"][0]["content"][0]["text"] == "HelloHello"
+            assert (await other.get(f"{path}/cancel", MINE, method="POST")).json == found
+
+    run(body())
+
+
+def test_without_the_store_each_front_end_has_its_own(tmp_path: Path, redis: RealRedis) -> None:
+    async def body() -> None:
+        async with front_ends(tmp_path, redis) as (one, other):
+            redis.kill()
+            made = response_of(await create(one, "first"))
+            assert (await create(one, "second", previous_response_id=made["id"])).status == 200
+            assert (await other.get(f"{PATH}/{made['id']}", MINE)).status == 404
+
+    run(body())
+
+
+def test_nothing_is_shared_without_a_time(tmp_path: Path, redis: RealRedis) -> None:
+    async def body() -> None:
+        async with front_ends(tmp_path, redis, stored_s=0.0) as (one, other):
+            made = response_of(await create(one, "first"))
+            reply = await other.get(f"{PATH}/{made['id']}", MINE)
+            assert reply.status == 404
+            assert "shares" not in reply.error["message"]
+
+    run(body())
+
+
+def test_the_store_keeps_the_newest_of_each_owner_within_its_limits(redis: RealRedis) -> None:
+    async def body() -> None:
+        client = RedisStoreClient(redis.url)
+        try:
+            limits = ResponseLimits(60.0, 3, 100)
+            for number in range(5):
+                await client.put_response("me", f"a{number}", b"x" * 10, limits)
+            await client.put_response("you", "b", b"y", limits)
+            assert [await client.get_response(f"a{number}") for number in range(5)] == [None, None, *[b"x" * 10] * 3]
+            await client.put_response("me", "a4", b"z" * 85, limits)  # replaced: two others do not fit beside it
+            assert [await client.get_response(name) for name in ("a2", "a3", "a4", "b")] == [
+                *(None, b"x" * 10),
+                *(b"z" * 85, b"y"),
+            ]
+            await client.put_response("me", "large", b"z" * 101, limits)
+            assert [await client.get_response(name) for name in ("a3", "a4", "large")] == [None, None, None]
+            await client.drop_response("b", 60.0)
+            await client.put_response("you", "b", b"y", limits)
+            assert await client.get_response("b") == b""
+            await client.put_response("me", "short", b"s", ResponseLimits(0.001, 3, 100))
+            for key in (RESPONSES_PREFIX + "short", RESPONSE_INDEX_PREFIX + "me", RESPONSE_SIZES_PREFIX + "me"):
+                async with asyncio.timeout(LIMIT_S):
+                    while await client._redis.exists(key):
+                        pass
+        finally:
+            await client.close()
+
+    run(body())
