@@ -105,7 +105,7 @@ def compare(visit: Visit) -> None:
     close_inspector(visit)
     visit.go("Compare")
     view = visit.page.get_by_role("region", name="Compare", exact=True)
-    view.get_by_label("Model", exact=True).select_option("llama-3.2-3b")
+    view.get_by_label("Model", exact=True).select_option("qwen3-8b")  # of one upstream
     view.get_by_label("Prompt", exact=True).fill(QUESTION)
     view.get_by_role("button", name="Compare", exact=True).click()
     expect(view).to_contain_text("Both columns have the same text.")

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, expect
@@ -134,6 +135,24 @@ def test_what_is_wrong_with_the_upstream_is_named_in_its_column(compared: Visit,
     expect(column(compared, "Left")).to_contain_text(text)
     expect(total(compared, "Left", "Outcome")).to_have_text("broken")
     expect(view(compared).get_by_role("button", name="Compare", exact=True)).to_be_visible()
+
+
+def test_a_retry_is_named_and_direct_is_the_first_attempt(visit: Visiting, tmp_path: Path) -> None:
+    with upstream(lambda _: REPLIES["down"]) as down, upstream(lambda _: REPLIES["good"]) as good:
+        each = {"models": ["good"], "weight": 1}
+        with gateway(tmp_path, down.url, good.url, each=each, key=None) as server:
+            page = opened(visit(server.root))
+            # Whichever upstream is tried first, one of two requests begins with the one that fails.
+            for _ in range(8):
+                compare(page, "good")
+                expect(total(page, "Right", "Outcome")).to_have_text("whole")
+                expect(view(page)).to_contain_text(re.compile("same text|The first attempt failed"))
+                if "The first attempt failed" in view(page).inner_text():
+                    break
+            expect(total(page, "Left", "Status")).to_have_text("500")
+            expect(total(page, "Left", "Outcome")).to_have_text("broken")
+            answer = column(page, "Right").get_by_role("region", name="Right: answer")
+            expect(answer).to_have_text("a good answer")
 
 
 def test_two_models_answer_at_the_same_time(compared: Visit, models: tuple[Running, Upstream]) -> None:

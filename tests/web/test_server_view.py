@@ -154,8 +154,8 @@ def test_error_and_repair_rates_of_the_last_minutes_are_shown(visit: Visiting, t
     with staged(tmp_path) as stage:
         page = visit(stage.server.root)
         page.go("Server")
-        errors = cell(page, "Upstreams", "scripted", "Errors (5 min)")
-        repaired = cell(page, "Upstreams", "scripted", "Repaired (5 min)")
+        errors = cell(page, "Upstreams", "scripted", "Errors, 5 min")
+        repaired = cell(page, "Upstreams", "scripted", "Repaired, 5 min")
         expect(errors).to_have_text("\u2013")
         complete_request(stage.server)
         expect(errors.locator(".badge.good")).to_have_text("0 %")

@@ -1,4 +1,5 @@
-// The upstream's own stream of an exchange, as a client without welldone would receive it: the first attempt, unrepaired.
+// The upstream's own stream of an exchange, as a client without welldone would receive it: the first attempt, without
+// repairs.
 
 import { Answer } from "../chat/answer.js";
 import { bytes, count, duration, NOTHING, rate } from "../format.js";

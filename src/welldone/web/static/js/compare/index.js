@@ -15,6 +15,7 @@ const MODES = /** @type {const} */ ({ direct: "Direct and through welldone", mod
 const SETTINGS = ["temperature", "max_completion_tokens", "seed"];
 const SAME = "Both columns have the same text.";
 const DIFFERENT = "The texts of the two columns differ.";
+const RETRIED = "The first attempt failed. welldone sent the answer of another one.";
 const ABOUT =
   "Direct is the upstream's own stream of the same request, timed from when welldone sent it. Of several attempts it "
   + "is the first: a client without welldone gets no other.";
@@ -34,7 +35,7 @@ class CompareView {
   #page;
   #isShown = false;
   #isPaintScheduled = false;
-  #prompt = h("textarea", { id: "compare-prompt", rows: 3, placeholder: "The prompt for both" });
+  #prompt = h("textarea", { id: "compare-prompt", rows: 2, placeholder: "The prompt for both" });
   #mode = h("select", { id: "compare-mode" },
     Object.entries(MODES).map(([value, label]) => h("option", { value }, label)));
   #system = h("textarea", { id: "compare-system", rows: 2 });
@@ -96,15 +97,15 @@ class CompareView {
     const form = h(
       "form",
       { class: "compare-form", noValidate: true },
-      h("h2", {}, "Side by side"),
+      h("h2", { class: "sr-only" }, "Side by side"),
       h("div", { class: "field" }, h("label", { for: "compare-prompt" }, "Prompt"), this.#prompt),
       h("div", { class: "compare-targets" },
         h("div", { class: "field" }, h("label", { for: "compare-mode" }, "Columns"), this.#mode),
-        this.#models.map(({ element }) => element)),
+        this.#models.map(({ element }) => element),
+        h("div", { class: "compare-buttons" }, this.#send, this.#stop)),
       h("details", {}, h("summary", {}, "Settings"),
         h("div", { class: "field" }, h("label", { for: "compare-system" }, "System prompt"), this.#system),
         h("div", { class: "compare-options" }, options)),
-      h("div", { class: "compare-buttons" }, this.#send, this.#stop),
       this.#about,
       this.#status,
     );
@@ -202,7 +203,8 @@ class CompareView {
     while (this.#paint());
     const [direct, repaired] = this.#columns.map(({ text }) => text);
     const isComparable = exchange.outcome === "whole" && capture.isKnown && !capture.isCut;
-    this.#status.textContent = !isComparable ? "" : direct === repaired ? SAME : DIFFERENT;
+    const difference = capture.attempts.length > 1 ? RETRIED : DIFFERENT;
+    this.#status.textContent = !isComparable ? "" : direct === repaired ? SAME : difference;
   }
 
   #schedulePaint() {

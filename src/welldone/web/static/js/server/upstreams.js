@@ -35,10 +35,13 @@ const COLUMNS = [
   { title: "Breaker", cell: drawBreaker },
   { title: "Running", cell: ({ running, limit }) => bar(running, limit, `${count(running)} of ${count(limit)}`) },
   { title: "Waiting", isNumber: true, cell: ({ waiting }) => count(waiting) },
-  { title: "TTFT p50", isNumber: true, cell: ({ ttft_s: { p50 } }) => seconds(p50) },
-  { title: "TTFT p95", isNumber: true, cell: ({ ttft_s: { p95 } }) => seconds(p95) },
-  { title: "Errors (5 min)", cell: ({ window: { failures, requests } }) => drawRate(failures, requests, "bad") },
-  { title: "Repaired (5 min)", cell: drawRepaired },
+  {
+    title: "TTFT p50, p95",
+    isNumber: true,
+    cell: ({ ttft_s: { p50, p95, count: n } }) => (n ? [p50, p95].map((one) => h("div", {}, seconds(one))) : NOTHING),
+  },
+  { title: "Errors, 5 min", cell: ({ window: { failures, requests } }) => drawRate(failures, requests, "bad") },
+  { title: "Repaired, 5 min", cell: drawRepaired },
   { title: "Attempts", cell: ({ attempts }) => drawAttempts(attempts) },
   { title: "Repairs", cell: ({ findings }) => drawFindings(findings) },
 ];
@@ -62,7 +65,8 @@ function drawHealth({ is_healthy: isHealthy, failing, trouble, window: { failure
   // `failing` is of one worker, the window of all.
   const isFailing = failing !== null || (failures >= MANY_FAILURES && failures === requests);
   return [
-    isHealthy ? badge(isFailing ? "requests fail" : "healthy", isFailing ? "bad" : "good") : badge("unreachable", "bad"),
+    isHealthy && badge(isFailing ? "requests fail" : "healthy", isFailing ? "bad" : "good"),
+    !isHealthy && badge("unreachable", "bad"),
     isHealthy && isFailing && h("div", { class: "reason" },
       `All recent requests failed${failing === null ? "." : `; the last: ${textOrDash(failing)}`}`),
     trouble !== null && h("div", { class: "reason" }, textOrDash(trouble)),
@@ -98,10 +102,12 @@ function drawRate(part, requests, tone) {
  * @param {UpstreamState} upstream
  * @returns {Child | Child[]}
  */
-function drawRepaired({ window: { repaired, breaking, requests } }) {
-  // An answer of several requests may be repaired once more than there were requests.
-  const drawn = drawRate(Math.min(repaired, requests), requests, breaking > 0 ? "warn" : "info");
-  return breaking === 0 ? drawn : [...drawn, h("div", { class: "soft small" }, `${count(breaking)} would break clients`)];
+function drawRepaired({ window: { repaired, breaking, requests, failures } }) {
+  // An answer that failed half-way may have been repaired before.
+  const answers = Math.max(repaired, requests - failures);
+  const drawn = drawRate(repaired, answers, breaking > 0 ? "warn" : "info");
+  const harm = h("div", { class: "soft small" }, `${count(breaking)} would break clients`);
+  return breaking === 0 ? drawn : [...drawn, harm];
 }
 
 /**
