@@ -21,7 +21,7 @@ from welldone.bench.settings import ArrivalProcess, BenchmarkKind, BenchSettings
 from welldone.bench.stats import parse_assertion, parse_goodput_bound
 from welldone.mock.faults import FAULT_REPLIES, error_reply
 from welldone.mock.reference.server import ReferenceServer
-from welldone.mock.script import MockReply, MockScript
+from welldone.mock.script import MockReply, MockScript, json_reply
 from welldone.mock.server import MockHttpRequest, MockServer
 
 Choose = Callable[[MockHttpRequest], MockReply]
@@ -415,6 +415,26 @@ def test_missing_usage_is_not_named_as_the_source() -> None:
 
     step = _last(run(_bench(choose)))
     assert (step.tokens_by, step.decoded_tokens) == ("chunks", 5)
+
+
+@pytest.mark.parametrize(
+    ("path", "reply", "levels"),
+    [
+        ("/props", json_reply({"total_slots": 3}), [1, 3]),
+        ("/props", json_reply({"total_slots": 1}), [1]),
+        ("/props", json_reply({"total_slots": 10**9}), [1, 2]),
+        ("/metrics", json_reply('welldone_slots{model="ideal"} 3'), [1, 2]),  # no line of its own
+        ("/nothing", json_reply({}), [1, 2]),
+    ],
+)
+def test_a_quick_run_has_as_many_users_as_the_server_has_slots(path: str, reply: MockReply, levels: list[int]) -> None:
+    ideal = ReferenceServer(gap_s=GAP_S)
+
+    def choose(seen: MockHttpRequest) -> MockReply:
+        return reply if seen.path == path else ideal.answer(seen)
+
+    report = run(_bench(choose, kind=BenchmarkKind.QUICK, levels=(1, 2), duration_s=0.1))
+    assert [step.id for step in report.steps if step.id != "warmup"] == [f"concurrency@{users}" for users in levels]
 
 
 @pytest.mark.tier3

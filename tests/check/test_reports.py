@@ -14,7 +14,7 @@ from tests.table import table
 from welldone import reporting
 from welldone.check.report import Report, Verdict
 from welldone.check.reports import html, machine, renderers
-from welldone.check.reports.text import MAX_REPORT_TEXT_CHARS, render_markdown, render_terminal
+from welldone.check.reports.text import MAX_REPORT_TEXT_CHARS, render_markdown, render_terminal, rules_by_client
 
 VOID_ELEMENTS = ("meta", "br")
 
@@ -291,6 +291,28 @@ def test_html_is_self_contained_and_has_no_scripts() -> None:
     by_rule = failing_report().findings_by_rule
     assert parsed.text.count("affects") == sum(bool(findings[0].affects) for findings in by_rule.values())
     assert "traces/headers-1.json" in parsed.text
+
+
+def test_rules_link_to_the_documentation_site_where_its_address_is_known() -> None:
+    known = msgspec.structs.replace(failing_report(), docs_url="https://docs.example/welldone/")
+    address = "https://docs.example/welldone/rules/delta-role-once/"
+    assert f'<a href="{address}"><code>delta-role-once</code></a>' in html.render_html(known)
+    for report, expected in ((known, True), (failing_report(), False)):
+        rules = json.loads(machine.render_sarif(report))["runs"][0]["tool"]["driver"]["rules"]
+        assert any(rule.get("helpUri") == address for rule in rules) is expected
+
+
+def test_a_table_has_the_affected_clients_and_the_broken_rules() -> None:
+    report = failing_report()
+    clients = rules_by_client(report)
+    assert clients["langchain"] == ["use-final-chunk"]
+    lines = terminal_lines(report)
+    assert any(line.split() == ["affected", "client", "rules"] for line in lines)
+    assert any(line.split() == ["langchain", "use-final-chunk"] for line in lines)
+    parsed = parse_html(html.render_html(report))
+    assert f"{len(clients)} clients affected" in parsed.text
+    assert parsed.text.count("affected") == sum(map(len, clients.values()))
+    assert rules_by_client(passing_report()) == {}
 
 
 def test_sarif_has_a_result_for_each_finding_with_its_rule_and_probe() -> None:

@@ -105,7 +105,9 @@ def test_the_log_of_a_server_has_a_short_line_for_each_request(variables: dict[s
 
 
 @pytest.mark.tier3
-@pytest.mark.parametrize("words", ["rules", "lint roles.txt", "mock --list", "check --list", "models", "--help"])
+@pytest.mark.parametrize(
+    "words", ["rules", "lint roles.txt", "mock --list", "check --list", "models", "engine", "--help"]
+)
 @pytest.mark.parametrize("columns", [80, 60])
 def test_tables_fit_the_terminal_without_losing_text(words: str, columns: int, folder: Path) -> None:
     seen = _seen(words, folder, COLUMNS=str(columns), NO_COLOR="1")

@@ -1,6 +1,7 @@
 """HTTP client of the load test: receiver of replies, and the probe of a server before the start."""
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -132,6 +133,7 @@ _PROBE_TIMEOUT_S = 60.0  # a server that still loads its model answers the first
 _MAX_ERROR_CHARS = 160
 _UNKNOWN_FIELD_STATUSES = (400, 422)
 """Statuses for unknown fields; 422 from servers that validate with pydantic."""
+_MAX_SLOT_DIGITS = 5
 _PROBE_MESSAGES = [{"role": "user", "content": "Say hello."}]
 
 
@@ -223,10 +225,31 @@ async def _fetch(address: Address, url: str, method: str, path: str, body: bytes
         raise BenchUnreachableError(f"{url}: {error}; is the server running there?") from None
 
 
+async def find_slots(target: BenchTarget) -> int | None:
+    """Return how many requests the server runs at once, as llama.cpp and welldone report it; None if it is unknown."""
+    root = _root(target.address)
+    for path, pattern in (("/props", rb'"total_slots":\s*(\d+)'), ("/metrics", _slots_pattern(target.model))):
+        try:
+            reply = await fetch(root, "GET", path, timeout_s=_PROBE_TIMEOUT_S)
+        except HttpClientError:
+            continue
+        found = re.search(pattern, reply.body) if reply.status == 200 else None
+        if found is not None and 0 < len(found[1]) < _MAX_SLOT_DIGITS:
+            return int(found[1]) or None
+    return None
+
+
+def _slots_pattern(model: str) -> bytes:
+    return rb'(?m)^welldone_slots\{model="' + re.escape(model).encode() + rb'"\} (\d+)'
+
+
+def _root(address: Address) -> Address:
+    return msgspec.structs.replace(address, prefix=address.prefix.removesuffix("/v1"))
+
+
 async def post_to_root(target: BenchTarget, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
     """Post JSON to a path of the server's root; return the JSON reply, None if there is none."""
-    address = target.address
-    root = msgspec.structs.replace(address, prefix=address.prefix.removesuffix("/v1"))
+    root = _root(target.address)
     data = msgspec.json.encode({"model": target.model, **body})
     try:
         reply = await fetch(root, "POST", path, timeout_s=_PROBE_TIMEOUT_S, body=data)

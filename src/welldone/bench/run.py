@@ -14,7 +14,14 @@ import msgspec
 
 from welldone import __version__
 from welldone.bench import load
-from welldone.bench.client import BenchTarget, BenchUnreachableError, bench_secrets, post_to_root, probe_targets
+from welldone.bench.client import (
+    BenchTarget,
+    BenchUnreachableError,
+    bench_secrets,
+    find_slots,
+    post_to_root,
+    probe_targets,
+)
 from welldone.bench.load import LoadGenerator, PlannedStep
 from welldone.bench.prompts import PromptSource, make_prompt_source
 from welldone.bench.record import BenchRecord, RequestOutcome
@@ -60,11 +67,12 @@ async def run_bench(
     *,
     stop: asyncio.Event | None = None,
     progress: BenchProgress | None = None,
-    on_start: Callable[[], None] = lambda: None,
+    on_start: Callable[[BenchSettings], None] = lambda _: None,
 ) -> BenchReport:
     """Run the load test and return its report. Setting `stop` ends it with the results so far.
 
-    `on_start` is called once the server has answered.
+    A quick run has as many users as the server has slots. `on_start` is called with the settings of the run, once the
+    server has answered.
 
     Raises:
         BenchUnreachableError: the server gives no answer that can be measured.
@@ -74,13 +82,17 @@ async def run_bench(
     steps = load.first_steps(settings)
     began = _utc_now()
     targets = await probe_targets(settings)
+    if settings.kind is BenchmarkKind.QUICK and (slots := await find_slots(targets[0])) is not None:
+        levels = tuple(sorted({1, min(slots, settings.max_vus)}))
+        settings = msgspec.structs.replace(settings, levels=levels)
+        steps = load.first_steps(settings)
     progress.title = f"{targets[0].model} at {' and '.join(target.url for target in targets)}"
     if settings.endpoint != "chat":
         progress.title += f", {settings.endpoint}"
     counter = await find_token_counter(settings.tokenizer, partial(post_to_root, targets[0]))
     run = _BenchRun(settings, stop or asyncio.Event(), progress, targets, counter)
     fallback = f"its chunks ({why_no_counter(settings.tokenizer)})" if counter is None else counter.name
-    on_start()
+    on_start(settings)
     await run.measure_all(steps)
     return BenchReport(
         tool=__version__,

@@ -134,6 +134,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Timeout of a reply."""
     is_interrupted: bool = False
     """Whether the run was interrupted. The report covers what was done by then."""
+    docs_url: str = ""
+    """Address of the documentation site, which has a page per rule; empty if it is not known."""
     cost: RunCost
     probes: tuple[ProbeResult, ...]
     rules: tuple[RuleResult, ...]
@@ -159,6 +161,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         """Ids of the broken rules that are no root cause anywhere and follow from `cause` somewhere, with commas."""
         causes = {rule: {finding.cause for finding in findings} for rule, findings in self.findings_by_rule.items()}
         return ", ".join(rule for rule, found in causes.items() if None not in found and cause in found)
+
+    def rule_url(self, rule: str) -> str:
+        """The address of the rule's page; empty if it is not known."""
+        return f"{self.docs_url.rstrip('/')}/rules/{rule}/" if self.docs_url else ""
 
     def rule_summary(self, rule: str) -> str:
         """The rule as a sentence; empty if the report does not list it."""

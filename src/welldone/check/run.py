@@ -128,6 +128,7 @@ async def check(
         passed=is_passed and not is_incomplete and not is_interrupted,
         timeout_s=settings.timeouts.reply_s,
         is_interrupted=is_interrupted,
+        docs_url=settings.docs_url,
         cost=_run_cost(outcomes, time.monotonic() - started),
         probes=tuple(map(_probe_result, outcomes)),
         rules=_rule_results(outcomes, rule_ids),

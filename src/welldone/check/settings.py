@@ -180,6 +180,8 @@ class CheckSettings(msgspec.Struct, frozen=True, kw_only=True):
     record: Path | None = None
     """Folder for trace files."""
     timeouts: Timeouts = Timeouts()
+    docs_url: str = ""
+    """Address of the documentation site, for links to rules."""
 
     def __repr__(self) -> str:
         """The URL only: other fields may be secrets."""

@@ -4,9 +4,9 @@ Send a server the load of many clients, and report the time to the first token, 
 second, and the number of requests that were skipped, refused, cut off or late. The command lines of
 inference-benchmarker are accepted.
 
-Without options it is a quick run of less than a minute, with one user and then with four, which is the concurrency of
-the default server. -b sweep is the full run: it takes 22.5 minutes, with up to 128 users. The expected duration is
-printed before a run starts.
+Without options it is a quick run of less than a minute, with one user and then with as many as the server has slots
+(four where it does not tell). -b sweep is the full run: it takes 22.5 minutes, with up to 128 users. The expected
+duration is printed before a run starts.
 
 welldone bench compare A.json B.json compares two reports.
 
@@ -389,7 +389,7 @@ async def _run_bench(settings: BenchSettings, *, is_quiet: bool) -> BenchReport:
         loop.add_signal_handler(number, handle_signal)
     async with bench_ui.live_view(progress, is_quiet=is_quiet):
         return await run_bench(
-            settings, stop=stop, progress=progress, on_start=lambda: ui.print_note(_describe_plan(settings))
+            settings, stop=stop, progress=progress, on_start=lambda plan: ui.print_note(_describe_plan(plan))
         )
 
 

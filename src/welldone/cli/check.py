@@ -21,6 +21,8 @@ examples:
 
 import argparse
 import asyncio
+import os
+import re
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -46,6 +48,8 @@ from welldone.cli.ui import ExitCode, UsageError
 from welldone.http.redaction import API_KEY_VARIABLE
 from welldone.reporting import format_table, wrap_text
 
+DOCS_VARIABLE = "WELLDONE_DOCS_URL"
+_WEB_ADDRESS = re.compile(r"https?://[^\s\"'<>@]+")
 CHECK_LOG_INTERVAL_S = 10.0
 """Between two progress lines in a log. Short runs print none."""
 
@@ -148,6 +152,8 @@ def _parser() -> CommandParser:
     add("--json", "print the report as JSON")
     add("--record DIR", "store every reply as a trace, for welldone lint and mock", Path)
     add("--verbose -v", "show every probe, and the rules that were not applicable")
+    docs = f"address of the documentation site, for links to rules in .html and .sarif ({DOCS_VARIABLE})"
+    add("--docs-url URL", docs, _parse_docs_url, default=_default_docs_url())
     add("--list", "list the probes")
     add("--jobs N", "concurrent requests (4)", option_types.integer_between(1, _MAX_JOBS), default=4)
     add("--timeout TIME", "limit for a complete reply (60s)", option_types.parse_duration, default=60.0)
@@ -193,7 +199,19 @@ def _settings(options: Namespace) -> CheckSettings:
         jobs=options.jobs,
         record=options.record,
         timeouts=Timeouts(reply_s=options.timeout),
+        docs_url=options.docs_url,
     )
+
+
+def _parse_docs_url(text: str) -> str:
+    if not _WEB_ADDRESS.fullmatch(text):
+        raise argparse.ArgumentTypeError("not an address, such as https://docs.example.com")
+    return text
+
+
+def _default_docs_url() -> str:
+    text = os.environ.get(DOCS_VARIABLE, "")
+    return text if _WEB_ADDRESS.fullmatch(text) else ""
 
 
 def _split_list(given: Iterable[str]) -> list[str]:

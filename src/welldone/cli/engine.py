@@ -217,7 +217,7 @@ def _list(options: Namespace) -> ExitCode:
         ui.print_line(msgspec.json.encode(output).decode())
         return ExitCode.OK
     width = ui.terminal_width()
-    heads = ("", "name", "llama.cpp", "for", "uses", "speed", "from")
+    heads = ("", "name", "llama.cpp", "for", "details")
     lines = format_table([heads, *map(_cells, rows)], width)
     for row in rows:
         if row.problem:
@@ -282,14 +282,13 @@ def _program_row(program: Path, *, is_used: bool) -> EngineRow:
 
 def _cells(row: EngineRow) -> tuple[str, ...]:
     speed = "" if row.speed is None else f"{_factors(row.speed)} the wheel's"
+    details = [ui.printable_name(row.source), f"uses {', '.join(row.features)}" if row.features else "", speed]
     return (
         "*" if row.is_used else "",
         ui.printable_name(row.name),
         f"b{row.llama_version}" if row.llama_version else "-",
         row.backend or "-",
-        ", ".join(row.features) if row.features else "-",
-        speed,
-        ui.printable_name(row.source),
+        "; ".join(filter(None, details)),
     )
 
 

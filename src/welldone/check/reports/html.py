@@ -18,8 +18,12 @@ def render_html(report: Report) -> str:
         "body",
         _html_header(report),
         *([_html_section(f"{pluralize(len(broken), 'rule')} broken", *broken)] if broken else []),
+        *_html_clients(report),
         _html_section(pluralize(len(report.probes), "probe"), _html_probes(report.probes)),
-        _html_section(pluralize(len(report.rules), "rule"), *map(_html_rule_family, families, families.values())),
+        _html_section(
+            pluralize(len(report.rules), "rule"),
+            *(_html_rule_family(report, family, rules) for family, rules in families.items()),
+        ),
     )
     style = (get_data("welldone.check.reports", "report.css") or b"").decode()
     return html_document(f"welldone check: {report.verdict.label}, {report.model}", style, body)
@@ -67,7 +71,7 @@ def _html_finding(report: Report, findings: Sequence[Finding]) -> Element:
     commands = [("reproduce", first.reproduce), ("curl", first.curl), ("trace", first.trace)]
     return element(
         "article",
-        element("h3", code(first.rule), " ", severity, known),
+        element("h3", _html_rule(report, first.rule), " ", severity, known),
         element("p", report.rule_summary(first.rule)),
         element("p", text.format_location(first) + text.other_occurrences(findings, len(findings)), class_="quiet"),
         element("div", *quotes, class_="pair"),
@@ -82,13 +86,34 @@ def _labelled_quote(label: str, quote: str) -> Element:
     return element("div", element("div", label, class_="label"), element("pre", quote))
 
 
-def _html_rule_family(family: str, rules: Sequence[RuleResult]) -> Element:
+def _html_rule(report: Report, rule: str) -> Element:
+    """The id of a rule, as a link to its page where the address is known."""
+    url = report.rule_url(rule)
+    return element("a", code(rule), href=url) if url else code(rule)
+
+
+def _html_clients(report: Report) -> list[Element]:
+    """A table of the affected clients and the broken rules."""
+    clients = text.rules_by_client(report)
+    if not clients:
+        return []
+    rules = list(report.root_causes)
+    heading = element("tr", element("th", "client"), *(element("th", _html_rule(report, rule)) for rule in rules))
+    rows = [
+        element("tr", element("td", client), *(element("td", "affected" if rule in broken else "") for rule in rules))
+        for client, broken in clients.items()
+    ]
+    table = element("div", element("table", heading, *rows), class_="wide")
+    return [_html_section(f"{pluralize(len(clients), 'client')} affected", table)]
+
+
+def _html_rule_family(report: Report, family: str, rules: Sequence[RuleResult]) -> Element:
     verdicts = [rule.verdict for rule in rules]
     counts = ", ".join(f"{verdicts.count(verdict)} {verdict.label}" for verdict in dict.fromkeys(verdicts))
     rows = [
         element(
             "tr",
-            element("td", code(rule.id)),
+            element("td", _html_rule(report, rule.id)),
             element("td", rule.verdict.label, class_=_verdict_class(rule.verdict)),
             element("td", rule.severity),
             element("td", rule.summary, *([element("div", rule.reason, class_="quiet")] if rule.reason else [])),

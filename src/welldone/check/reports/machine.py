@@ -141,7 +141,7 @@ def render_sarif(report: Report) -> str:
     """SARIF log of one run, with all rules and a result for each finding."""
     report = sanitize_report(report)
     numbers = {rule.id: number for number, rule in enumerate(report.rules)}
-    driver = {"name": "welldone", "version": report.tool, "rules": [_sarif_rule(rule) for rule in report.rules]}
+    driver = {"name": "welldone", "version": report.tool, "rules": [_sarif_rule(rule, report) for rule in report.rules]}
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
@@ -162,9 +162,11 @@ def _sarif_invocation(report: Report) -> dict[str, Any]:
     return {"executionSuccessful": not notes, "toolExecutionNotifications": notes}
 
 
-def _sarif_rule(rule: RuleResult) -> dict[str, Any]:
+def _sarif_rule(rule: RuleResult, report: Report) -> dict[str, Any]:
+    url = report.rule_url(rule.id)
     return {
         "id": rule.id,
+        **({"helpUri": url} if url else {}),
         "shortDescription": {"text": rule.summary},
         "help": {"text": f"{rule.summary}\n\nwelldone rules {rule.id} shows examples."},
         "defaultConfiguration": {"level": _SARIF_LEVELS[rule.severity]},

@@ -11,6 +11,8 @@ from xml.etree.ElementTree import Element
 from welldone import reporting
 from welldone.check.probe_client import SLOW_SERVER_HINT
 from welldone.check.report import Finding, ProbeResult, Report, Verdict, group_by
+from welldone.check.selection import affected_clients
+from welldone.protocol.catalog import RULES
 from welldone.reporting import as_html, code, element, format_table, pluralize, wrap_text
 
 JUDGED_VERDICTS = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
@@ -62,6 +64,15 @@ def probe_summary(probe: ProbeResult) -> str:
 
 def _follow_verb(number: int) -> str:
     return "follows" if number == 1 else "follow"
+
+
+def rules_by_client(report: Report) -> dict[str, list[str]]:
+    """Broken rules that are root causes, by the clients that they affect, the most affected one first."""
+    found: dict[str, list[str]] = {}
+    for rule in report.root_causes:
+        for client in sorted(affected_clients(RULES[rule])) if rule in RULES else ():
+            found.setdefault(client, []).append(rule)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
 def is_failing(report: Report, finding: Finding) -> bool:
@@ -154,6 +165,9 @@ def render_terminal(report: Report, paint: Paint, *, is_verbose: bool = False, w
     for findings in report.root_causes.values():
         named = len(findings) if is_verbose else _MAX_PROBES_NAMED
         lines += [*finding_lines(report, findings, named, paint, width), ""]
+    if clients := rules_by_client(report):
+        table = [("affected client", "rules"), *((client, ", ".join(rules)) for client, rules in clients.items())]
+        lines += [*format_table(table, width), ""]
     if is_verbose:
         rows = [(rule.id, rule.verdict, rule.reason) for rule in report.rules if rule.verdict not in JUDGED_VERDICTS]
         lines += [*_verdict_table(rows, paint, width), ""] if rows else []

@@ -29,7 +29,7 @@ BLOCK_REASONS = (
 SUMMED_COUNTS = ("promptTokenCount", "candidatesTokenCount", "toolUsePromptTokenCount", "thoughtsTokenCount")
 """The counts whose sum is `totalTokenCount`."""
 TOKEN_COUNTS = (*SUMMED_COUNTS, "cachedContentTokenCount", "totalTokenCount")
-STATUSES_BY_CODE = {
+STATUSES_BY_CODE: dict[int, tuple[str, ...]] = {
     400: ("INVALID_ARGUMENT", "FAILED_PRECONDITION", "OUT_OF_RANGE"),
     401: ("UNAUTHENTICATED",),
     403: ("PERMISSION_DENIED",),
@@ -43,7 +43,7 @@ STATUSES_BY_CODE = {
     504: ("DEADLINE_EXCEEDED",),
 }
 """Google's statuses by HTTP status: google/rpc/code.proto. Other HTTP statuses have no status of their own."""
-STATUSES = frozenset(status for statuses in STATUSES_BY_CODE.values() for status in statuses)
+STATUSES: frozenset[str] = frozenset(status for statuses in STATUSES_BY_CODE.values() for status in statuses)
 
 
 class GeminiCandidate(msgspec.Struct, frozen=True):
