@@ -22,6 +22,7 @@ from welldone.cli import serve
 from welldone.cli.main import COMMANDS, run
 from welldone.cli.models import ModelRow
 from welldone.cli.serve import IGNORED_FLAGS, REFUSED_FLAGS
+from welldone.cli.server_status import ModelStatus, RequestStatus, ServerStatus, UpstreamStatus
 from welldone.cli.ui import EXIT_CODE_MEANINGS
 from welldone.config.settings import Setting, SettingField
 from welldone.protocol import finish_reasons, state
@@ -236,6 +237,9 @@ def _cli_page() -> str:
     for command, struct in (("rules", Rule), ("models", ModelRow)):
         parts += ["", f"`welldone {command} --json` has `{command}[]`, each with {_field_names(struct)}."]
     parts += ["`models` also has `folder` and `server`, the URL of the running server or null."]
+    parts += ["", f"`welldone status --json` has {_field_names(ServerStatus)}; its lists:", ""]
+    for name, struct in (("models", ModelStatus), ("upstreams", UpstreamStatus), ("errors", RequestStatus)):
+        parts += [f"- `{name}[]`: {_field_names(struct)}"]
     parts += ["", "## Exit codes", "", "| code | meaning |", "|--:|---|"]
     parts += [f"| {exit.value} | {text} |" for exit, text in EXIT_CODE_MEANINGS.items()]
     return "\n".join(parts) + "\n"

@@ -21,7 +21,7 @@ sys.exit(run(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("command", ["serve", "models", "pull"])
+@pytest.mark.parametrize("command", ["serve", "models", "pull", "status"])
 def test_help_needs_no_extra(command: str, tmp_path: Path) -> None:
     ran = run_python(PROGRAM, command, "--help", cwd=tmp_path)
     assert (ran.code, ran.notes) == (0, "")

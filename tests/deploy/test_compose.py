@@ -31,8 +31,6 @@ VALUES = {
     "PROMETHEUS_KEY": "wd-prometheus-0123456789",
     "GRAFANA_PASSWORD": "secret",
 }
-MADE_ELSEWHERE = {"prometheus/alerts.yml", "grafana/welldone.json"}
-"""Files that Prometheus and Grafana read from the mounted folders."""
 
 
 def environment(service: str) -> dict[str, str]:
@@ -128,7 +126,7 @@ def test_prometheus_scrapes_the_gateway_with_its_key() -> None:
     assert job["authorization"] == {"type": "Bearer", "credentials_file": f"/run/secrets/{secret}"}
     assert COMPOSE["secrets"][secret]["environment"] in VALUES
     assert config["rule_files"] == ["/etc/prometheus/alerts.yml"]
-    assert (folder / "alerts.yml").relative_to(DEPLOY).as_posix() in MADE_ELSEWHERE
+    assert (folder / "alerts.yml").is_file()
 
 
 def test_grafana_has_the_data_source_and_the_dashboards() -> None:
@@ -140,7 +138,7 @@ def test_grafana_has_the_data_source_and_the_dashboards() -> None:
     assert (source["type"], source["uid"], source["isDefault"]) == ("prometheus", "prometheus", True)
     (provider,) = yaml.safe_load((folder / "provisioning/dashboards/welldone.yaml").read_text())["providers"]
     assert provider["options"]["path"] == inside
-    assert (folder / "welldone.json").relative_to(DEPLOY).as_posix() in MADE_ELSEWHERE
+    assert (folder / "welldone.json").is_file()
 
 
 @NEEDS_REDIS

@@ -16,6 +16,7 @@ _SIGPIPE = 13
 COMMANDS = {
     "serve": "serve local models and other servers through OpenAI's API",
     "reload": "let a running server read its configuration again",
+    "status": "show models, upstreams and recent errors of a running server",
     "scale": "run the server on a Ray cluster, with replicas that follow the load",
     "check": "test a running server against the rules of the stream",
     "bench": "load-test a server: latency, throughput, errors",

@@ -11,16 +11,14 @@ examples:
 """
 
 import asyncio
-from argparse import Namespace
 
 import msgspec
 
 from welldone.cli import ui
-from welldone.cli.option_types import server_key
 from welldone.cli.options import CommandParser
-from welldone.cli.serve import read_server_config
-from welldone.cli.ui import ExitCode, UsageError
-from welldone.http.address import Address, parse_url
+from welldone.cli.serve import find_running_server
+from welldone.cli.ui import ExitCode
+from welldone.http.address import Address
 from welldone.http.client import BufferedResponse, fetch
 from welldone.http.connect import HttpClientError
 from welldone.http.redaction import API_KEY_VARIABLE
@@ -34,7 +32,7 @@ _TIMEOUT_S = 60.0  # the metadata of many large models on a slow disk; the worke
 def run(arguments: list[str]) -> ExitCode:
     """Send the request, and print what has changed."""
     options = _parser().parse(arguments)
-    url, address = _find_server(options)
+    url, address = find_running_server(options.url, options.api_key, options.config)
     try:
         # Proxy settings do not apply: the key must not be sent to a proxy.
         reply = asyncio.run(_post(address))
@@ -50,21 +48,6 @@ def run(arguments: list[str]) -> ExitCode:
 
 async def _post(address: Address) -> BufferedResponse:
     return await fetch(address, "POST", _PATH, timeout_s=_TIMEOUT_S)
-
-
-def _find_server(options: Namespace) -> tuple[str, Address]:
-    key = server_key(options.api_key)
-    url = options.url
-    if url is None:
-        config = read_server_config(options.config)
-        server = config.server
-        url = ui.server_url(server.host, server.port, is_tls=server.ssl_cert_file is not None)
-        keys = (key, *server.api_keys, *(named.key for named in config.keys if named.admin))
-        key = next(filter(None, keys), None)
-    try:
-        return url, parse_url(url.rstrip("/").removesuffix("/v1"), key=key)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
 
 
 def _print_result(result: ReloadResult) -> None:

@@ -6,7 +6,7 @@ Colours are used on terminals only, and never carry information of their own.
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from pathlib import Path
 
@@ -103,6 +103,33 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns
 
 
+def has_screen() -> bool:
+    """Whether stdout is a terminal that can be redrawn."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+class FullScreen:
+    """The terminal at stdout as a screen to draw on. At the end, what was there before comes back."""
+
+    def __enter__(self) -> None:
+        """Switch to the alternate screen, without a cursor."""
+        self._write("\x1b[?1049h\x1b[?25l")
+
+    def __exit__(self, *_: object) -> None:
+        """Switch back."""
+        self._write("\x1b[?25h\x1b[?1049l")
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """Draw the lines that fit, in place of those before; long lines are cut."""
+        shown = lines[: shutil.get_terminal_size().lines - 1]
+        body = "".join(f"{line}\x1b[K\r\n" for line in shown)
+        self._write(f"\x1b[?7l\x1b[H{body}\x1b[J\x1b[?7h")
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
 def write_bytes(data: bytes) -> None:
     """Write bytes to stdout and flush."""
     sys.stdout.buffer.write(data)
@@ -173,6 +200,6 @@ def open_missing_streams() -> None:
 def colorize(text: str, kind: str) -> str:
     """Return the text in the colour of its kind, if stdout shows colours."""
 
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    if not has_screen() or os.environ.get("NO_COLOR"):
         return text
     return f"\x1b[{_COLORS[kind]}m{text}\x1b[0m"
