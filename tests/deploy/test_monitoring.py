@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,12 @@ def test_an_alert_says_what_to_do(name: str) -> None:
     path, _, anchor = notes["runbook"].partition("#")
     headings = re.findall(r"(?m)^#+ (.+)$", (ROOT / path).read_text())
     assert anchor in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_the_documented_key_of_prometheus_is_that_of_the_compose_file() -> None:
+    documented = re.findall(r"(?s)```toml\n(.*?)```", (ROOT / "docs" / "monitoring.md").read_text())
+    deployed = tomllib.loads((ROOT / "deploy" / "compose" / "welldone.toml").read_text())
+    assert [tomllib.loads(text)["keys"]["prometheus"] for text in documented] == [deployed["keys"]["prometheus"]]
 
 
 def test_every_alert_has_a_unit_test() -> None:
