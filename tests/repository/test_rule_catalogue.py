@@ -24,10 +24,9 @@ from welldone.rules.view.view import ReplyKind, TraceView
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "welldone"
-JUDGED_ONLY = "gemini"
-"""The endpoint whose streams are judged, and not repaired."""
 PAGE_EXAMPLES = [example for path in sorted(PAGES.glob("*-*.md")) for example in read_page(path)]
-EXAMPLES = [example for example in PAGE_EXAMPLES if example.trace.endpoint != JUDGED_ONLY]
+EXAMPLES = [example for example in PAGE_EXAMPLES if TraceView(example.trace).reply_kind is not ReplyKind.ARRAY]
+"""A stream as a JSON array is judged, and not repaired."""
 WRONG_EXAMPLES = [example for example in EXAMPLES if not example.is_correct]
 
 HTTP_RULES = {

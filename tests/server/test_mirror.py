@@ -14,7 +14,7 @@ from tests.server.running_gateway import Gateway, gateway
 from tests.server.running_server import DONE, HELLO, ROLE, STOP, USAGE, RecordedReply, json_error
 from tests.table import table
 from welldone.config.settings import SettingsError
-from welldone.gateway.routing import MirrorTarget, parse_mirror
+from welldone.config.upstream import MirrorTarget, parse_mirror
 from welldone.mock.script import CHUNK_TEMPLATE, MockChunk, MockReply, json_reply
 from welldone.server.config import read_config
 from welldone.server.generation import mirror as mirroring

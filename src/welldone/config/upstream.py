@@ -1,6 +1,8 @@
 """Settings of one upstream: a server that requests are forwarded to."""
 
+import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from welldone.config.settings import DAY_S, QUEUE_MAX, SETTING, Setting, setting_group
@@ -109,3 +111,30 @@ class UpstreamSettings:
     insecure: bool = setting(False, "do not verify its certificate")
     is_dynamic: bool = False
     """Whether cluster replicas are assigned to it (`DynamicUpstreams`). Not a setting."""
+
+
+@dataclass(frozen=True)
+class MirrorTarget:
+    """A parsed `mirror` of an upstream."""
+
+    model: str
+    """Empty: the name at the first upstream."""
+    upstream: str
+    share: float
+    """From 0 to 1."""
+
+
+_MIRROR = re.compile(r"(?:(?P<model>.+)@)?(?P<upstream>[^@]+)@(?P<share>[0-9]{1,3}(?:\.[0-9]{1,6})?)%")
+
+
+@lru_cache(64)
+def parse_mirror(text: str) -> MirrorTarget:
+    """Parse `UPSTREAM@1%` or `MODEL@UPSTREAM@1%`.
+
+    Raises:
+        ValueError: it is neither, or the share is not between 0 and 100 %.
+    """
+    found = _MIRROR.fullmatch(text)
+    if found is None or not 0 < float(found["share"]) <= 100:
+        raise ValueError(f"{text!r} should be UPSTREAM@1% or MODEL@UPSTREAM@1%, with a share of up to 100%")
+    return MirrorTarget(found["model"] or "", found["upstream"], float(found["share"]) / 100)

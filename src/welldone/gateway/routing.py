@@ -10,9 +10,7 @@ same name there). Targets are not looked up among the routes again, so that ther
 import hashlib
 import math
 import random
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
 
 import msgspec
 
@@ -64,32 +62,6 @@ def parse_route_target(text: str, upstreams: Collection[str]) -> RouteTarget:
     if not at or upstream not in upstreams:
         return RouteTarget(text, None)
     return RouteTarget("" if model == WILDCARD else model, upstream)
-
-
-class MirrorTarget(msgspec.Struct, frozen=True):
-    """A parsed `mirror` of an upstream."""
-
-    model: str
-    """Empty: the name at the first upstream."""
-    upstream: str
-    share: float
-    """From 0 to 1."""
-
-
-_MIRROR = re.compile(r"(?:(?P<model>.+)@)?(?P<upstream>[^@]+)@(?P<share>[0-9]{1,3}(?:\.[0-9]{1,6})?)%")
-
-
-@lru_cache(64)
-def parse_mirror(text: str) -> MirrorTarget:
-    """Parse `UPSTREAM@1%` or `MODEL@UPSTREAM@1%`.
-
-    Raises:
-        ValueError: it is neither, or the share is not between 0 and 100 %.
-    """
-    found = _MIRROR.fullmatch(text)
-    if found is None or not 0 < float(found["share"]) <= 100:
-        raise ValueError(f"{text!r} should be UPSTREAM@1% or MODEL@UPSTREAM@1%, with a share of up to 100%")
-    return MirrorTarget(found["model"] or "", found["upstream"], float(found["share"]) / 100)
 
 
 class ModelRouter:

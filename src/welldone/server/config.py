@@ -22,9 +22,8 @@ from welldone.config.settings import (
     read_environment,
     unknown_rule,
 )
-from welldone.config.upstream import ALL_RULES, UpstreamSettings
+from welldone.config.upstream import ALL_RULES, UpstreamSettings, parse_mirror
 from welldone.engines.models.install import PullError, parse_hub_source
-from welldone.gateway.routing import parse_mirror
 from welldone.http.address import Address, parse_url
 from welldone.http.redaction import MIN_KEY_LENGTH, is_weak_key
 from welldone.protocol.catalog import RULES

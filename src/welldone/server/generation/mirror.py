@@ -17,8 +17,8 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from welldone.config.upstream import parse_mirror
 from welldone.gateway.backends import BackendLease
-from welldone.gateway.routing import parse_mirror
 from welldone.gateway.upstream import Upstream
 from welldone.http.client import fetch
 from welldone.http.connect import HttpClientError

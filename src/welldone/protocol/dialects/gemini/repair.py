@@ -6,7 +6,6 @@ complete if each candidate has a finish reason, or the prompt was blocked.
 
 import copy
 from collections.abc import Mapping
-from operator import is_
 from typing import Any, ClassVar, TypeAlias
 
 from welldone.protocol import sse
@@ -123,7 +122,7 @@ def _indexed_candidates(candidates: list[Any]) -> IndexedCandidates:
 class GeminiRepairer(PassthroughRepairer):
     """Repairs one stream or non-streamed reply. `output` replaces the one that writes the elements."""
 
-    _UNKNOWN_EVENT_RULE: ClassVar[str] = "enc-strict-json"
+    _UNKNOWN_EVENT_RULE: ClassVar[str] = "gem-element"
 
     def __init__(
         self,
@@ -200,9 +199,8 @@ class GeminiRepairer(PassthroughRepairer):
             return b""
         given = value.get("candidates")
         right = [_right_candidate(one) for one in as_list(given) if isinstance(one, dict)]
-        if given is not None and not (
-            isinstance(given, list) and len(right) == len(given) and all(map(is_, right, given))
-        ):
+        if given is not None and (rule := _broken_rule(given, right)) is not None:
+            self.repair_log.record(rule, given)
             value = value | {"candidates": right}
         candidates = _indexed_candidates(right)
         for index, candidate in candidates:
@@ -238,7 +236,8 @@ class GeminiRepairer(PassthroughRepairer):
         return data.startswith(b"{") and frame.raw == b"".join((sse.DATA_PREFIX, data, end))
 
     def _handle_done(self) -> bytes:
-        return b""  # of another dialect
+        self.repair_log.record("gem-no-done")
+        return b""
 
     def _reply_value(self, value: object) -> object:
         """Merge the elements of a stream that is a JSON array; an error in it is the reply."""
@@ -269,6 +268,16 @@ class GeminiRepairer(PassthroughRepairer):
 
     def _error_bytes(self, failure: Failure) -> bytes:
         return self._dialect.final_error_bytes(failure)
+
+
+def _broken_rule(given: object, right: list[Json]) -> str | None:
+    """Return the rule that candidates broke before values of a wrong type were removed; None if nothing was."""
+    if not isinstance(given, list) or len(right) != len(given):
+        return "gem-candidates"
+    changed = [one for one, other in zip(given, right, strict=True) if one is not other]
+    if not changed:
+        return None
+    return "gem-parts" if isinstance(changed[0].get("content"), dict) else "gem-content"
 
 
 def _right_candidate(candidate: Json) -> Json:
