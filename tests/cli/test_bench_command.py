@@ -61,7 +61,7 @@ def test_without_options_the_run_is_short_and_writes_no_file(mock: Mock, tmp_pat
         plan = live.process.stderr.readline().decode()
         live.process.send_signal(signal.SIGINT)
         live.end()
-    assert plan == "quick with 1, 4 users: about 35 s, at most 59 s; -b sweep is the full run\n"
+    assert plan == "quick with 1, 4 users: about 100 s, at most 2.07 min; -b sweep is the full run\n"
     assert [*tmp_path.iterdir()] == []
 
 

@@ -4,7 +4,7 @@ Send a server the load of many clients, and report the time to the first token, 
 second, and the number of requests that were skipped, refused, cut off or late. The command lines of
 inference-benchmarker are accepted.
 
-Without options it is a quick run of less than a minute, with one user and then with as many as the server has slots
+Without options it is a quick run of about two minutes, with one user and then with as many as the server has slots
 (four where it does not tell). -b sweep is the full run: it takes 22.5 minutes, with up to 128 users. The expected
 duration is printed before a run starts.
 
@@ -194,13 +194,13 @@ _parse_arrivals = option_types.enum_choice(ArrivalProcess)
 _SEED_COUNT = 10**6
 _QUICK_DEFAULTS = BenchSettings(
     url="",
-    duration_s=15.0,
-    warmup_s=5.0,
+    duration_s=45.0,
+    warmup_s=10.0,
     grace_s=8.0,
     levels=(1, DEFAULT_SLOTS),
     decode=LengthSpec(num_tokens=64, min_tokens=64, max_tokens=64),
 )
-"""35 s, and less than a minute with late answers. A server with 5 tokens per second completes an answer in time."""
+"""100 s, and about two minutes with late answers. A server with 5 tokens per second completes an answer in time."""
 _UNSAFE_CHARACTERS = re.compile(r"[^\w-]+")
 
 
@@ -262,9 +262,9 @@ def _parser() -> CommandParser:
     add("--arrivals PROCESS", f"arrival process of requests: {', '.join(ArrivalProcess)} (constant)", _parse_arrivals)
     add("--burstiness X", "of bursty arrivals; 1 equals poisson (4)", option_types.number_up_to(MAX_BURSTINESS))
     add(
-        "--duration -d TIME", "duration of each step, such as 30s or 2m (120s; quick: 15s)", duration, dest="duration_s"
+        "--duration -d TIME", "duration of each step, such as 30s or 2m (120s; quick: 45s)", duration, dest="duration_s"
     )
-    add("--warmup -w TIME", "duration of the warm-up (30s; quick: 5s); 0s: none", duration_or_zero, dest="warmup_s")
+    add("--warmup -w TIME", "duration of the warm-up (30s; quick: 10s); 0s: none", duration_or_zero, dest="warmup_s")
     add("--timeout TIME", "limit for one answer (300s)", duration, dest="timeout_s")
     grace = "time for running requests to finish when a step ends (30s; quick: 8s)"
     add("--grace TIME", grace, duration_or_zero, dest="grace_s")

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import cache
 
-from google import genai  # type: ignore[import-not-found]  # not in this venv
-from google.genai import errors, types  # type: ignore[import-not-found]
+from google import genai
+from google.genai import errors, types
 
 from tests.clients.programs.job import ClientValue, Job, Result, ShownAnswer, error_result, serve_jobs
 
