@@ -210,7 +210,7 @@ def test_a_model_that_cannot_be_loaded_does_not_affect_others(tiny_model: Path, 
         assert "lora" in failed[1].lower()
         server.model = "good"
         assert chat_once(server).choice.finish == "length"
-        server.log.wait("model is ready model=good context=[0-9]+ slots=[0-9]+ load_s=[0-9.]+")
+        server.log.wait("model is ready model=good context=[0-9]+ slots=[0-9]+ on=wheel load_s=[0-9.]+")
 
 
 def test_help_lists_the_flags() -> None:

@@ -153,7 +153,7 @@ def _parser() -> CommandParser:
     add("--record DIR", "store every reply as a trace, for welldone lint and mock", Path)
     add("--verbose -v", "show every probe, and the rules that were not applicable")
     docs = f"address of the documentation site, for links to rules in .html and .sarif ({DOCS_VARIABLE})"
-    add("--docs-url URL", docs, _parse_docs_url, default=_default_docs_url())
+    add("--docs-url URL", docs, _parse_docs_url)
     add("--list", "list the probes")
     add("--jobs N", "concurrent requests (4)", option_types.integer_between(1, _MAX_JOBS), default=4)
     add("--timeout TIME", "limit for a complete reply (60s)", option_types.parse_duration, default=60.0)
@@ -199,7 +199,7 @@ def _settings(options: Namespace) -> CheckSettings:
         jobs=options.jobs,
         record=options.record,
         timeouts=Timeouts(reply_s=options.timeout),
-        docs_url=options.docs_url,
+        docs_url=options.docs_url or _default_docs_url(),
     )
 
 
