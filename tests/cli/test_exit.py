@@ -3,8 +3,6 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -72,20 +70,10 @@ def test_the_reader_may_close_the_pipe_during_a_repair(folder: Path) -> None:
         assert fix.process.wait(LIMIT_S) in QUIET_EXIT_CODES
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let child processes receive SIGINT even if the tests run with SIGINT ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.parametrize("words", ["fix", "fix --endpoint chat", "fix --report report.json"])
 def test_ctrl_c_while_fix_waits_ends_it_quietly(words: str, tmp_path: Path) -> None:
     first = ROLES.partition(b"\n\n")[0] + b"\n\n"
-    with _interruptible(), Live(*words.split(), cwd=tmp_path) as fix:
+    with Live(*words.split(), cwd=tmp_path) as fix:
         fix.write(first)
         # Its output shows that it has started and has read all input: now it waits.
         fix.read_frame()
