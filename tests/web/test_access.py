@@ -19,7 +19,7 @@ RICH = MockReply(
         delta({"reasoning_content": "Let me think."}),
         delta({"content": "# Title\n\nSome *text* with `code` and a [link](https://example.com/).\n\n"}),
         delta({"content": "```python\nprint('hello')\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n"}),
-        delta({"content": "> quoted\n\n- one\n- two\n"}),
+        delta({"content": "> quoted\n\n- one\n- two\n\n$$\\sqrt{2}$$\n"}),
         STOP,
         usage(7, 40),
         DONE,

@@ -103,6 +103,15 @@ const CASES = {
   "signs can be escaped": ["\\*a\\* \\\\ \\a", "(p *a* \\ \\a)"],
   "entities are characters": ["&amp; &#65; &#x42; &no; &#0; &constructor;", "(p & A B &no; \ufffd &constructor;)"],
   "formulas stay as they are": ["\\(a_b_c\\) $$x*y*z$$ \\[q", "(p (math \\(a_b_c\\)) (math $$x*y*z$$) [q)"],
+  "one dollar is a formula within a line": ["($x_1$ and $\\$y$)", "(p ((math $x_1$) and (math $\\$y$)))"],
+  "prices are text": ["$5 and $10, $5-$10, $5 or 10$, US$5 x$", "(p $5 and $10, $5-$10, $5 or 10$, US$5 x$)"],
+  "variables are text": ["$A:$B ${a}${b} $a\nb$ \\$a$", "(p $A:$B ${a}${b} $a\nb$ $a$)"],
+  "code is not in a formula": ["`$a$` $a `b$` \\(a `\\)`", "(p (code $a$) $a (code b$) (a (code \\)))"],
+  "a formula in a code block is code": ["```\n$$a$$\n```\n\n    \\(a\\)", "(pre :$$a$$) (pre :\\(a\\))"],
+  "a formula has lines of its own": ["a\n$$\nb\n+ c\n=\n$$\nd", "(p a\n(math $$\nb\n+ c\n=\n$$)d)"],
+  "a formula without an end is its source": ["a\n\\[\n*b*\n- c\n\n*d*", "(p a(math \\[\n*b*\n- c)) (p (em d))"],
+  "code ends an open formula": ["$$\n```\na\n```", "(p (math $$)) (pre :a)"],
+  "an escaped bracket opens no formula": ["\\[1] a\n- b", "(p [1] a) (ul (li (p b)))"],
   "ends of lines of other systems are the same": ["a\r\nb\r\rc", "(p a\nb) (p c)"],
 };
 
@@ -127,6 +136,7 @@ const LONG = 200_000; // enough that squared time would show, little enough for 
 const HARD = [
   "*", "_", "~", "`", "[", "]", "![", "[a](", "[a](<b", '[a](b "', "[a](http://b ", "(", "> ", "- ", "-", "=", "#",
   "|", "|-", "1. ", "\n", " ", "\t", "\n ", "\n\n- a", "- a\n", "> a\n", "a\n", "a  \n", "\\", "\\[", "\\(", "$$",
+  "$", "$a", "$a ", "$a\\$", "\\(`", "$$`", "$$\n", "$$\n+ a\n", "\\[\n", "\\[\na\n\\]\n",
   "&", "&a", "<", "<http://", "<a@", "http://", "http://[", "https://a.b/(", "*a_ ", "*a **a ", "a*b_c", "**a*",
   "`a``", "```\n", "~~~\n- ", "|a|b|\n|-|-|\n", "[![a](", "a|",
 ];

@@ -20,6 +20,9 @@ import { safeHref } from "./links.js";
 
 const SPECIAL = /[\\`*_~[\]!<&\n$h]/g;
 const ESCAPABLE = /[!-/:-@[-`{-~]/;
+// On one line, without a space inside the first `$`; `$HOME:$PATH` and `$5-$10` are text.
+const DOLLARS = /\$(?![\s$])(?:[^\\$`\n]|\\[^\n`]){1,2000}\$(?![\d$A-Z_{])/y;
+const PRICE = /^\$[\d.,]+\s+[a-z]{2}/i; // `$5 and 10$`
 const BARE = /https?:\/\/[^\s<>[\]`"]+/iy;
 const ANGLE = /<((?:https?:\/\/|mailto:)[^\s<>]*)>/iy;
 const MAIL = /<([\w.+-]{1,64}@[\w.-]{1,255})>/y;
@@ -41,8 +44,8 @@ class Scan {
   #delimiters = [];
   /** @type {Bracket[]} */
   #brackets = [];
-  /** Searches that failed are not repeated. @type {Set<string>} */
-  #missing = new Set();
+  /** @type {Map<string, number>} */
+  #found = new Map();
 
   /** @param {string} text */
   constructor(text) {
@@ -75,7 +78,7 @@ class Scan {
     else if (sign === "<") this.#angle();
     else if (sign === "&") this.#entity();
     else if (sign === "\n") this.#newline();
-    else if (this.text.startsWith("$$", this.#at)) this.#math("$$", "$$");
+    else if (sign === "$") this.#dollar();
     else if (sign === "h") this.#bare();
     else this.#keep(1);
   }
@@ -112,23 +115,63 @@ class Scan {
   }
 
   /**
-   * Formulas are shown as source.
+   * The next place of a text. Places are kept, so that no part is searched twice.
+   *
+   * @param {string} what
+   * @param {number} from never before that of an earlier call
+   */
+  #find(what, from) {
+    let at = this.#found.get(what) ?? -1;
+    if (at < from) at = this.text.indexOf(what, from);
+    if (at < 0) at = Infinity;
+    this.#found.set(what, at);
+    return at;
+  }
+
+  /**
+   * A formula between delimiters of two characters.
    *
    * @param {string} open
    * @param {string} close
    */
   #math(open, close) {
-    const end = this.#missing.has(close) ? -1 : this.text.indexOf(close, this.#at + open.length);
-    if (end < 0) {
-      this.#missing.add(close);
+    const from = this.#at + 2;
+    const end = this.#find(close, from);
+    // Code is not a part of a formula.
+    if (end === Infinity || this.#find("`", from) < end) {
       // Without an end, `\(` is an escaped bracket, and `$$` is text.
       if (open[0] === "\\") this.#at += 1;
       this.#keep(open[0] === "\\" ? 1 : 2);
       return;
     }
-    const to = end + close.length;
-    this.#add({ type: "math", text: this.text.slice(this.#at, to) });
-    this.#at = to;
+    this.#add({ type: "math", text: this.text.slice(this.#at, end + 2) });
+    this.#at = end + 2;
+    if (open !== "\\(") this.#skipLine();
+  }
+
+  /** `$$` opens a formula. One `$` does so only where it is hardly a price or a variable of a shell. */
+  #dollar() {
+    if (this.text[this.#at + 1] === "$") {
+      this.#math("$$", "$$");
+      return;
+    }
+    DOLLARS.lastIndex = this.#at;
+    const isInWord = this.#at > 0 && /[\p{L}\p{N}]/u.test(this.text[this.#at - 1]);
+    const found = isInWord ? null : DOLLARS.exec(this.text)?.[0];
+    if (!found || /\s\$$/.test(found) || PRICE.test(found)) {
+      this.#keep(1);
+      return;
+    }
+    this.#add({ type: "math", text: found });
+    this.#at += found.length;
+  }
+
+  /** Skip the line end after a formula that has lines of its own. */
+  #skipLine() {
+    const from = this.#at;
+    this.#skipSpaces();
+    if (this.text[this.#at] === "\n") this.#at += 1;
+    else this.#at = from;
   }
 
   #code() {

@@ -134,7 +134,8 @@ export class Live {
    */
   #add(cut) {
     const element = renderBlock(cut.block());
-    this.#elements += element.getElementsByTagName("*").length + 1;
+    const formulas = element.querySelectorAll("math *").length; // small: four count as one
+    this.#elements += element.getElementsByTagName("*").length + 1 - Math.floor(formulas * 0.75);
     // In a long text, skip the layout of off-screen blocks.
     if (this.#elements > MANY_ELEMENTS) element.classList.add("md-far");
     this.root.append(element);

@@ -18,6 +18,7 @@ import {
   strip,
 } from "./lines.js";
 import { cutTable, tableAt } from "./table.js";
+import { MAX_FORMULA } from "./tex.js";
 
 /** @import { Inline } from "./inline.js" */
 /** @import { Fence, Marker } from "./lines.js" */
@@ -37,6 +38,8 @@ import { cutTable, tableAt } from "./table.js";
 /** @typedef {{block: () => Block, from: number, to: number, fence?: Fence, isTable?: boolean}} Cut */
 
 const UNDERLINE = /^ {0,3}(=+|-+) *$/;
+// Not `\[1] text`, which is an escaped bracket.
+const FORMULA = /^\s*(\$\$|\\\[(?![^\]]*\]))/;
 const TASK = /^\[([ xX])\] /;
 
 /**
@@ -287,18 +290,45 @@ function makeItem(lines, depth) {
  */
 function cutParagraph(lines, from, depth) {
   let to = from + 1;
+  let close = formulaOf(lines[from]);
+  let start = from; // the line that opens a formula
+  let size = 0;
   for (; to < lines.length; to += 1) {
     const line = lines[to];
+    if (isBlank(line) || fenceOf(line)) break;
+    size += line.length;
+    // A line of a formula, such as `+ b` or `=`, is not a list or an underline.
+    if (close && size <= MAX_FORMULA) {
+      if (line.includes(close)) close = "";
+      continue;
+    }
     const underline = UNDERLINE.exec(line);
     if (underline) {
       const level = underline[1][0] === "=" ? 1 : 2;
       const text = paragraphText(lines, from, to);
       return { from, to: to + 1, block: () => ({ type: "heading", level, inlines: parseInline(text) }) };
     }
-    if (isBlank(line) || interrupts(line, depth) || tableAt(lines, to)) break;
+    if (interrupts(line, depth) || tableAt(lines, to)) break;
+    [close, start, size] = [formulaOf(line), to, 0];
   }
-  const text = () => paragraphText(lines, from, to);
-  return { from, to, block: () => ({ type: "paragraph", inlines: parseInline(text()) }) };
+  const end = close ? start : to;
+  /** @type {() => Inline[]} */
+  const inlines = () => parseInline(paragraphText(lines, from, end));
+  // A formula without its end, as in a stream: the source.
+  const rest = () => (close ? [/** @type {Inline} */ ({ type: "math", text: paragraphText(lines, end, to) })] : []);
+  return { from, to, block: () => ({ type: "paragraph", inlines: [...inlines(), ...rest()] }) };
+}
+
+/**
+ * What closes the formula that a line opens; empty if there is none, or if the line closes it.
+ *
+ * @param {string} line
+ */
+function formulaOf(line) {
+  const open = FORMULA.exec(line);
+  if (!open || line.includes("`")) return "";
+  const close = open[1] === "$$" ? "$$" : "\\]";
+  return line.includes(close, open[0].length) ? "" : close;
 }
 
 /**

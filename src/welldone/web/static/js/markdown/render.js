@@ -4,6 +4,7 @@ import { h } from "../dom.js";
 import { visible } from "../text.js";
 import { CodeBlock } from "./code.js";
 import { placeOf } from "./links.js";
+import { renderFormula } from "./math.js";
 
 /** @import { Inline } from "./inline.js" */
 /** @import { Block } from "./parse.js" */
@@ -107,7 +108,7 @@ function renderInline(inline) {
     case "code":
       return h("code", { dir: "ltr" }, visible(inline.text));
     case "math":
-      return h("span", { class: "md-math", dir: "ltr" }, visible(inline.text));
+      return renderFormula(inline.text);
     case "break":
       return h("br");
     case "link":
