@@ -102,7 +102,8 @@ const CASES = {
   "a line breaks where it says": ["a  \nb\\\nc", "(p a(br)b(br)c)"],
   "signs can be escaped": ["\\*a\\* \\\\ \\a", "(p *a* \\ \\a)"],
   "entities are characters": ["&amp; &#65; &#x42; &no; &#0; &constructor;", "(p & A B &no; \ufffd &constructor;)"],
-  "formulas stay as they are": ["\\(a_b_c\\) $$x*y*z$$ \\[q", "(p (math \\(a_b_c\\)) (math $$x*y*z$$) [q)"],
+  "formulas stay as they are": ["\\(a_b_c\\) $$x*y*z$$", "(p (math \\(a_b_c\\)) (math $$x*y*z$$))"],
+  "an open formula is its source": ["a \\(b_1 and \\[q and $$r", "(p a \\(b_1 and \\[q and $$r)"],
   "one dollar is a formula within a line": ["($x_1$ and $\\$y$)", "(p ((math $x_1$) and (math $\\$y$)))"],
   "prices are text": ["$5 and $10, $5-$10, $5 or 10$, US$5 x$", "(p $5 and $10, $5-$10, $5 or 10$, US$5 x$)"],
   "variables are text": ["$A:$B ${a}${b} $a\nb$ \\$a$", "(p $A:$B ${a}${b} $a\nb$ $a$)"],
@@ -111,7 +112,7 @@ const CASES = {
   "a formula has lines of its own": ["a\n$$\nb\n+ c\n=\n$$\nd", "(p a\n(math $$\nb\n+ c\n=\n$$)d)"],
   "a formula without an end is its source": ["a\n\\[\n*b*\n- c\n\n*d*", "(p a(math \\[\n*b*\n- c)) (p (em d))"],
   "code ends an open formula": ["$$\n```\na\n```", "(p (math $$)) (pre :a)"],
-  "an escaped bracket opens no formula": ["\\[1] a\n- b", "(p [1] a) (ul (li (p b)))"],
+  "an escaped bracket opens no formula": ["\\[1] \\(a)\n- b", "(p [1] (a)) (ul (li (p b)))"],
   "ends of lines of other systems are the same": ["a\r\nb\r\rc", "(p a\nb) (p c)"],
 };
 

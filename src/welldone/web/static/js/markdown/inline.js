@@ -139,9 +139,10 @@ class Scan {
     const end = this.#find(close, from);
     // Code is not a part of a formula.
     if (end === Infinity || this.#find("`", from) < end) {
-      // Without an end, `\(` is an escaped bracket, and `$$` is text.
-      if (open[0] === "\\") this.#at += 1;
-      this.#keep(open[0] === "\\" ? 1 : 2);
+      // The source, as of a formula whose end is not here yet. `\[1]` is an escaped bracket.
+      const isEscape = open !== "$$" && this.#find(close[1], from) < Infinity;
+      if (isEscape) this.#at += 1;
+      this.#keep(isEscape ? 1 : 2);
       return;
     }
     this.#add({ type: "math", text: this.text.slice(this.#at, end + 2) });
