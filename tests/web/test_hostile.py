@@ -46,6 +46,7 @@ HUGE = {
     "pipes": "|a" * 32768,
     "nested lists": "".join("  " * depth + "- a\n" for depth in range(250)),
     "bidi": "\u202e" * 21845,
+    "formulas": "$x^2$ " * 10922,
 }
 STRANGE = """() => {
   const bad = [...document.querySelectorAll("iframe, img, object, embed, base, form[action], style, meta[http-equiv]")]

@@ -5,9 +5,10 @@ from playwright.sync_api import expect
 
 from tests.web.browser import PHONE, Visit
 from tests.web.conftest import Visiting
-from tests.web.stage import Stage, saying
+from tests.web.stage import ROLE, Stage, delta, saying
 from tests.web.test_access import overflow, violations, with_axe
 from tests.web.test_hostile import OWNED, STRANGE
+from welldone.mock.script import MockReply
 
 pytestmark = pytest.mark.tier3
 
@@ -19,6 +20,7 @@ PARTS = (
     r"$$\begin{pmatrix} 1 & 0 \\ 0 & 1 \end{pmatrix} \nosuch$$",
     "\n\nThe end.",
 )
+OPEN = "$$\n- *a* + \\sqrt{b"
 HOSTILE = (
     rf"$$\href{{javascript:{OWNED}}}{{a}}$$",
     rf"\(\text{{<img src=x onerror='{OWNED}'>}}\)",
@@ -46,6 +48,16 @@ def test_formulas_are_mathml_and_scroll_in_their_own_box(visit: Visiting, stage:
     assert violations(page) == []
     page.answer.get_by_role("button", name="Copy", exact=True).first.click()
     page.page.wait_for_function("async (text) => (await navigator.clipboard.readText()) === text", arg="".join(PARTS))
+
+
+def test_an_open_formula_is_shown_as_its_source(page: Visit, stage: Stage) -> None:
+    stage.set_replies(MockReply((ROLE, delta({"content": f"$x$\n\n{OPEN}"})), end="hang"))
+    page.send("Hello")
+    expect(page.answer).to_contain_text(OPEN)
+    expect(page.answer.locator("math")).to_have_count(1)
+    page.chat.get_by_role("button", name="Stop", exact=True).click()
+    page.settle()
+    expect(page.answer).to_contain_text(OPEN)
 
 
 def test_hostile_formulas_are_text(page: Visit, stage: Stage) -> None:
