@@ -75,10 +75,10 @@ def test_an_engine_that_stalls_is_ended_and_its_answer_goes_on(default_model: Pa
         path, body = bodies(server)["chat"]
         expected = ask(server, path, body)
         with engine_of(server) as engine, RawConnection(server, path, body) as connection:
-            connection.wait(rb'(?s)("content":"[^"].*?){20}')
+            connection.wait(rb'"content":"[^"]')  # a busy machine reads late: the engine must not have finished
             engine.suspend()
             engine.wait()
-            server.log.wait("warning +no request has received a token for [89] s: ending the engine model=tiny")
+            server.log.wait("warning +no request has received a token for [0-9]+ s: ending the engine model=tiny")
             answer = parse_valid(connection.reply())
         assert answer.choices == expected.choices
         assert (metric(server, RESTARTS), metric(server, CONTINUED)) == (1, 1)
