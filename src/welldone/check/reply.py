@@ -51,7 +51,7 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str = "chat"
     """The endpoint whose rules apply to the reply."""
     is_socket: bool = False
-    """Whether the body is a message on a WebSocket. Rules about HTTP and SSE do not apply to its reply."""
+    """Send the body as a message on a WebSocket. Rules about HTTP and SSE do not apply to the reply."""
 
     @property
     def json(self) -> dict[str, Any] | None:

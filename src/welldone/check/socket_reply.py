@@ -21,12 +21,12 @@ def event_of(data: bytes) -> dict[str, Any]:
 
 
 def is_event(data: bytes) -> bool:
-    """Whether a message is an event."""
+    """Return whether a message has the type of an event."""
     return bool(as_text(event_of(data).get("type")))
 
 
 def is_last_message(data: bytes) -> bool:
-    """Whether no event of the same response follows, or the message is none, after which nothing is certain."""
+    """Return whether a message ends its response: a last event, an error, or a message that is no event."""
     return not is_event(data) or event_of(data)["type"] in (*RESPONSE_END_EVENTS, RESPONSES_ERROR_EVENT)
 
 

@@ -20,8 +20,9 @@ import msgspec
 from welldone.cli import ui
 from welldone.cli.banner import redacted_url
 from welldone.cli.options import CommandParser
+from welldone.cli.running_server import root_address, untrusted_message
 from welldone.cli.serve import read_server_config
-from welldone.cli.ui import ExitCode, UsageError
+from welldone.cli.ui import ExitCode
 from welldone.config.builtin_model import DEFAULT_MODEL
 from welldone.config.server import Config
 from welldone.engines.models import store
@@ -29,7 +30,6 @@ from welldone.engines.models.install import format_size
 from welldone.engines.models.repository import find_configured_model
 from welldone.engines.models.store import ModelEntry
 from welldone.gateway.model_list import ListedModel, parse_model_list
-from welldone.http.address import parse_url
 from welldone.http.connect import HttpClientError
 from welldone.http.recording_client import record_response
 from welldone.protocol.lenient_json import as_object, as_positive_int
@@ -68,10 +68,7 @@ class NoServerError(ModelQueryError):
 
 def query_models(url: str, key: str | None) -> list[ModelRow]:
     """Return the models of the server at `url`. Raises `ModelQueryError`."""
-    try:
-        address = parse_url(url.rstrip("/").removesuffix("/v1"), key=key)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    address = root_address(url, key)
     absent = NoServerError(f"no server answers at {url}; start one with welldone serve")
     try:
         # Proxy settings do not apply: the key must not be sent to a proxy.
@@ -81,10 +78,7 @@ def query_models(url: str, key: str | None) -> list[ModelRow]:
     except HttpClientError as error:
         if not error.is_untrusted:
             raise absent from None
-        raise ModelQueryError(
-            f"the certificate of the server at {url} is not trusted: {error.detail}; "
-            "if it is yours, name its file in SSL_CERT_FILE"
-        ) from None
+        raise ModelQueryError(untrusted_message(url, error)) from None
     if reply.status is None:
         raise absent
     if reply.status in (401, 403):

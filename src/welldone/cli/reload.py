@@ -16,13 +16,12 @@ import msgspec
 
 from welldone.cli import ui
 from welldone.cli.options import CommandParser
-from welldone.cli.serve import find_running_server
+from welldone.cli.running_server import error_field, find_running_server
 from welldone.cli.ui import ExitCode
 from welldone.http.address import Address
 from welldone.http.client import BufferedResponse, fetch
 from welldone.http.connect import HttpClientError
 from welldone.http.redaction import API_KEY_VARIABLE
-from welldone.protocol.lenient_json import as_object
 from welldone.server.reload import ReloadResult
 
 _PATH = "/admin/reload"
@@ -61,11 +60,8 @@ def _print_result(result: ReloadResult) -> None:
 def _problem(url: str, reply: BufferedResponse) -> str:
     if reply.status in (401, 403):
         return f"the server at {url} requires an admin key: --api-key KEY, or {API_KEY_VARIABLE}"
-    try:
-        message = as_object(as_object(msgspec.json.decode(reply.body)).get("error")).get("message")
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        message = None
-    if isinstance(message, str) and reply.status != 404:
+    message = error_field(reply.body, "message")
+    if message and reply.status != 404:
         return ui.printable_name(message)
     return f"the server at {url} cannot reload its configuration (status {reply.status}): is it welldone serve?"
 

@@ -29,13 +29,10 @@ from pathlib import Path
 from pkgutil import get_data
 from typing import Any
 
-from welldone.cli import ui
-from welldone.cli.option_types import server_key
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.server import Config
 from welldone.config.settings import RawSetting, Setting, SettingField, SettingsError, SettingSource
-from welldone.http.address import Address, parse_url
 from welldone.server.config import ALL_FIELDS, read_config
 
 
@@ -86,25 +83,6 @@ def read_server_config(file: str | None, store: str | None = None, keys_file: st
     return _read_config(
         {name: RawSetting(value, flag, here) for name, flag, value in options if value is not None}, None, here
     )
-
-
-def find_running_server(url: str | None, key: str | None, config_file: str | None) -> tuple[str, Address]:
-    """Return the URL of a running server, and its address with a key: those given, else those of the settings.
-
-    Raises:
-        UsageError: the URL or the settings are not valid.
-    """
-    key = server_key(key)
-    if url is None:
-        config = read_server_config(config_file)
-        server = config.server
-        url = ui.server_url(server.host, server.port, is_tls=server.ssl_cert_file is not None)
-        keys = (key, *server.api_keys, *(named.key for named in config.keys if named.admin))
-        key = next(filter(None, keys), None)
-    try:
-        return url, parse_url(url.rstrip("/").removesuffix("/v1"), key=key)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
 
 
 def _read_config(given: SettingSource, environment: Mapping[str, str] | None, folder: Path) -> Config:

@@ -6,11 +6,11 @@ import time
 
 import msgspec
 
+from welldone.cli.running_server import error_field, untrusted_message
 from welldone.http.address import Address
 from welldone.http.connect import HttpClientError
 from welldone.http.recording_client import RecordedResponse, record_response
 from welldone.http.redaction import API_KEY_VARIABLE
-from welldone.protocol.lenient_json import as_object
 from welldone.reporting import single_line
 
 _TIMEOUT_S = 5.0  # the server waits up to a second for its workers
@@ -107,7 +107,7 @@ class RequestStatus(msgspec.Struct, kw_only=True):
 
     @property
     def is_error(self) -> bool:
-        """Whether the server or an upstream is to blame, or the server is full."""
+        """Whether the server or an upstream failed, or the server had no room."""
         return (
             self.status >= _SERVER_ERROR
             or self.status == _TOO_MANY_REQUESTS
@@ -131,7 +131,7 @@ class ServerStatus(msgspec.Struct, kw_only=True):
     errors: list[RequestStatus] = []
     """Recent requests that failed, the newest first."""
     notes: list[str] = []
-    """What is left out, and why."""
+    """Lines about omitted parts, each with the reason."""
 
 
 class _PageState(msgspec.Struct, kw_only=True):
@@ -163,7 +163,7 @@ async def query_status(url: str, address: Address) -> ServerStatus:
         return status
     if reply.status == 404:  # not a welldone server, or one without a page
         reply = await _get(url, address, "/metrics")
-        if reply.status == 403 and _code(reply) == "not_allowed":
+        if reply.status == 403 and error_field(reply.body, "code") == "not_allowed":
             status.notes = [NO_METRICS]
             return status
         if reply.status == 200:
@@ -186,10 +186,7 @@ async def _get(url: str, address: Address, path: str) -> RecordedResponse:
         reply = await record_response(address, "GET", path, timeout_s=_TIMEOUT_S, limit_bytes=_MAX_REPLY_BYTES)
     except HttpClientError as error:
         if error.is_untrusted:
-            raise StatusError(
-                f"the certificate of the server at {url} is not trusted: {error.detail}; "
-                "if it is yours, name its file in SSL_CERT_FILE"
-            ) from None
+            raise StatusError(untrusted_message(url, error)) from None
         raise StatusError(f"no server answers at {url}: {error}") from None
     if reply.status is None or not reply.is_complete:
         raise StatusError(f"no server answers at {url}: {reply.error or 'the reply is incomplete'}")
@@ -200,20 +197,8 @@ def _not_welldone(url: str) -> StatusError:
     return StatusError(f"the server at {url} is not welldone serve")
 
 
-def _error_field(reply: RecordedResponse, name: str) -> str:
-    try:
-        value = as_object(as_object(msgspec.json.decode(reply.body)).get("error")).get(name)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return ""
-    return value if isinstance(value, str) else ""
-
-
 def _message(reply: RecordedResponse) -> str:
-    return single_line(_error_field(reply, "message"), _MAX_MESSAGE_CHARS)
-
-
-def _code(reply: RecordedResponse) -> str:
-    return _error_field(reply, "code")
+    return single_line(error_field(reply.body, "message"), _MAX_MESSAGE_CHARS)
 
 
 # Metrics.

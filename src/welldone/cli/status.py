@@ -23,7 +23,7 @@ import msgspec
 from welldone.cli import ui
 from welldone.cli.option_types import parse_duration, server_url
 from welldone.cli.options import CommandParser
-from welldone.cli.serve import find_running_server
+from welldone.cli.running_server import find_running_server
 from welldone.cli.server_status import ServerStatus, StatusError, query_status
 from welldone.cli.status_table import status_lines
 from welldone.cli.ui import ExitCode, UsageError
