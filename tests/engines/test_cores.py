@@ -96,3 +96,27 @@ def test_threads_spin_unless_other_programs_need_the_cores(
     assert thread_waiting({}, root=root) == expected
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         assert thread_waiting({name: "1"}, root=root) == {}
+
+
+@pytest.mark.parametrize(
+    ("threads", "siblings", "limit", "expected"),
+    [
+        (4, (), "max", {}),  # of eight CPUs
+        (5, (), "max", SPINNING),
+        (None, (), "max", SPINNING),  # llama.cpp's default: a thread for each core
+        (None, ("0-1", "0-1", "2-3", "2-3", "4-5", "4-5", "6-7", "6-7"), "max", {}),  # cores with two threads each
+        (4, (), "400000", SPINNING),  # a container with four CPUs
+        (2, (), "400000", {}),
+    ],
+)
+def test_threads_wait_as_llama_cpp_does_where_half_of_the_cpus_are_free(
+    tmp_path: Path, threads: int | None, siblings: tuple[str, ...], limit: str, expected: dict[str, str]
+) -> None:
+    group = {"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": f"{limit} 100000"}
+    root = write(tmp_path, topology(*siblings) | group)
+    assert thread_waiting({}, threads, root=root) == expected
+
+
+def test_threads_wait_as_llama_cpp_does_on_a_system_without_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert thread_waiting({}, 1) in ({}, PASSIVE)

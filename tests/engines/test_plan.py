@@ -37,7 +37,7 @@ def test_the_engine_gets_a_model_with_request_defaults(tiny_model: Path) -> None
 
 
 def test_the_environment_says_how_threads_wait(tiny_model: Path) -> None:
-    settings = ModelSettings(name="m", file=tiny_model)
+    settings = ModelSettings(name="m", file=tiny_model, threads=os.cpu_count())
     assert {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & plan(settings).environment.keys()
     found = plan(settings, {"OMP_WAIT_POLICY": "active"}).environment
     assert found["OMP_WAIT_POLICY"] == "active"

@@ -15,19 +15,28 @@ _PRESSURE = re.compile(r"some avg10=([\d.]+)")
 CONTENDED_PERCENT = 50.0
 """Share of the last ten seconds in which a program had to wait for a CPU: other programs need them all."""
 SPINS = 3000
-"""About 0.1 ms. Sleeping at once made an idle machine decode 3.3 times slower with 8 threads and 5.8 times with 16;
-longer made no difference there, and a busy machine slower."""
+"""About 0.1 ms, where each CPU has a thread. Sleeping at once made an idle machine decode 3.3 times slower with 8
+threads and 5.8 times with 16; spinning for long was up to 10 % faster there, and made a busy machine 8 times slower."""
 
 
-def thread_waiting(environment: Mapping[str, str], *, root: Path = _SYSTEM) -> dict[str, str]:
+def thread_waiting(
+    environment: Mapping[str, str], threads: int | None = None, *, root: Path = _SYSTEM
+) -> dict[str, str]:
     """Return the variables for how threads wait for each other at the end of each operation.
 
     Spinning is fast where each thread has a core. Where cores are shared, it takes them from the thread that is waited
-    for: decoding took 5 to 10 times longer with llama.cpp's own default. What the environment says about it counts.
+    for: decoding took 5 to 10 times longer with llama.cpp's own default. So that remains where other programs have at
+    least half of the CPUs. `threads`: None for llama.cpp's default. What the environment says about waiting counts.
     """
     if "OMP_WAIT_POLICY" in environment or "GOMP_SPINCOUNT" in environment:
         return {}
-    return {"OMP_WAIT_POLICY": "passive"} if is_contended(root) else {"GOMP_SPINCOUNT": f"{SPINS}"}
+    if is_contended(root):
+        return {"OMP_WAIT_POLICY": "passive"}
+    cpus = _available_cpus()
+    limit = _container_limit(root)
+    free = len(cpus) if limit is None else min(len(cpus), limit)
+    used = threads or _physical_cores(cpus, root)
+    return {} if 2 * used <= free else {"GOMP_SPINCOUNT": f"{SPINS}"}
 
 
 def is_contended(root: Path = _SYSTEM) -> bool:
@@ -41,15 +50,19 @@ def is_contended(root: Path = _SYSTEM) -> bool:
 
 def thread_limit(*, root: Path = _SYSTEM) -> int | None:
     """Return the number of physical cores that this process may use; None if it may use the whole machine."""
-    try:
-        cpus = os.sched_getaffinity(0)
-    except AttributeError:  # not Linux
-        return None
-    limit = _container_limit(root)
+    cpus, limit = _available_cpus(), _container_limit(root)
     if limit is None and len(cpus) == os.cpu_count():
         return None
     cores = _physical_cores(cpus, root)
     return cores if limit is None else max(1, min(cores, math.ceil(limit)))
+
+
+def _available_cpus() -> set[int]:
+    """Return the CPUs that this process may use."""
+    try:
+        return os.sched_getaffinity(0)
+    except AttributeError:  # not Linux
+        return set(range(os.cpu_count() or 1))
 
 
 def _physical_cores(cpus: set[int], root: Path) -> int:

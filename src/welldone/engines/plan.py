@@ -190,7 +190,7 @@ def _plan_wheel(
     config = EngineConfig(settings=settings, socket=str(socket_path), key=key, parent_pid=os.getpid())
     return LaunchPlan(
         arguments=(*PYTHON_MODULE, "welldone.engines.llama_child"),
-        environment=_llama_environment(environment),
+        environment=_llama_environment(environment, settings),
         address=Address(socket=str(socket_path), key=key),
         config_line=config.encode(),
         metadata=metadata,
@@ -230,7 +230,7 @@ def _plan_server(
             opened.write(text)
     return LaunchPlan(
         arguments=(*PYTHON_MODULE, "welldone.engines.command_child", str(os.getpid()), str(path), *arguments),
-        environment=clean_environment(_llama_environment(environment)),
+        environment=clean_environment(_llama_environment(environment, settings)),
         address=address,
         metadata=metadata,
         engine=engine,
@@ -239,9 +239,10 @@ def _plan_server(
     )
 
 
-def _llama_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def _llama_environment(environment: Mapping[str, str], settings: ModelSettings) -> dict[str, str]:
+    threads = max(settings.threads or 0, settings.threads_batch or 0) if settings.threads else None
     # GGML_NO_BACKTRACE: ggml starts a debugger on failure, which takes seconds and hides the reason.
-    return thread_waiting(environment) | {"GGML_NO_BACKTRACE": "1"} | _without_secrets(environment)
+    return thread_waiting(environment, threads) | {"GGML_NO_BACKTRACE": "1"} | _without_secrets(environment)
 
 
 def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
