@@ -72,9 +72,9 @@ def test_the_limit_of_a_container_counts(tmp_path: Path, files: dict[str, str], 
     assert thread_limit(root=write(tmp_path, files)) == cores
 
 
-def test_a_system_without_affinity_has_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_affinity_has_no_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
-    assert thread_limit() is None
+    assert thread_limit(root=tmp_path) is None
 
 
 PASSIVE, SPINNING = {"OMP_WAIT_POLICY": "passive"}, {"GOMP_SPINCOUNT": f"{SPINS}"}
@@ -117,6 +117,7 @@ def test_threads_wait_as_llama_cpp_does_where_half_of_the_cpus_are_free(
     assert thread_waiting({}, threads, root=root) == expected
 
 
-def test_threads_wait_as_llama_cpp_does_on_a_system_without_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_cpus_count_on_a_system_without_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
-    assert thread_waiting({}, 1) in ({}, PASSIVE)
+    assert thread_waiting({}, 4, root=tmp_path) == {}
+    assert thread_waiting({}, 5, root=tmp_path) == SPINNING

@@ -107,7 +107,7 @@ class RequestStatus(msgspec.Struct, kw_only=True):
 
     @property
     def is_error(self) -> bool:
-        """Whether the server or an upstream failed, or the server had no room."""
+        """Whether the server or an upstream failed, or the server rejected the request as busy."""
         return (
             self.status >= _SERVER_ERROR
             or self.status == _TOO_MANY_REQUESTS

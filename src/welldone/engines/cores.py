@@ -16,7 +16,7 @@ CONTENDED_PERCENT = 50.0
 """Share of the last ten seconds in which a program had to wait for a CPU: other programs need them all."""
 SPINS = 3000
 """About 0.1 ms, where each CPU has a thread. Sleeping at once made an idle machine decode 3.3 times slower with 8
-threads and 5.8 times with 16; spinning for long was up to 10 % faster there, and made a busy machine 8 times slower."""
+threads and 5.8 times with 16; spinning for long was up to 20 % faster there, and made a busy machine 8 times slower."""
 
 
 def thread_waiting(
@@ -25,18 +25,16 @@ def thread_waiting(
     """Return the variables for how threads wait for each other at the end of each operation.
 
     Spinning is fast where each thread has a core. Where cores are shared, it takes them from the thread that is waited
-    for: decoding took 5 to 10 times longer with llama.cpp's own default. So that remains where other programs have at
-    least half of the CPUs. `threads`: None for llama.cpp's default. What the environment says about waiting counts.
+    for: decoding took 5 to 10 times longer with llama.cpp's own default, which is kept where at least half of the CPUs
+    have no thread of the engine. `threads`: None for llama.cpp's number. The environment decides first.
     """
     if "OMP_WAIT_POLICY" in environment or "GOMP_SPINCOUNT" in environment:
         return {}
     if is_contended(root):
         return {"OMP_WAIT_POLICY": "passive"}
-    cpus = _available_cpus()
-    limit = _container_limit(root)
-    free = len(cpus) if limit is None else min(len(cpus), limit)
-    used = threads or _physical_cores(cpus, root)
-    return {} if 2 * used <= free else {"GOMP_SPINCOUNT": f"{SPINS}"}
+    cpus, limit = _available_cpus(), _container_limit(root)
+    usable = len(cpus) if limit is None else min(len(cpus), limit)
+    return {} if 2 * (threads or _physical_cores(cpus, root)) <= usable else {"GOMP_SPINCOUNT": f"{SPINS}"}
 
 
 def is_contended(root: Path = _SYSTEM) -> bool:

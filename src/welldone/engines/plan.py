@@ -240,7 +240,7 @@ def _plan_server(
 
 
 def _llama_environment(environment: Mapping[str, str], settings: ModelSettings) -> dict[str, str]:
-    threads = max(settings.threads or 0, settings.threads_batch or 0) if settings.threads else None
+    threads = max(settings.threads, settings.threads_batch or 0) if settings.threads else None
     # GGML_NO_BACKTRACE: ggml starts a debugger on failure, which takes seconds and hides the reason.
     return thread_waiting(environment, threads) | {"GGML_NO_BACKTRACE": "1"} | _without_secrets(environment)
 
