@@ -26,12 +26,13 @@ from tests.live.faults import engine_of, metric, small_server, wait_for_metric
 from tests.live.raw import RawConnection
 from tests.live.server import Running
 from tests.models.fixtures import load_default_model
+from welldone.engines.builds import WHEEL, engines_folder, list_builds
 from welldone.engines.models.install import PullError
 
 QUESTION = "Write a short story about a fox and a river."
 PROMPT = "This is the story of a fox and a river. One morning, the fox"
 TOKENS = 48
-"""Long enough to be cut anywhere, short enough for a thousand answers."""
+"""Long enough to be cut anywhere, short enough for a thousand answers, half of them of each engine."""
 STANDBY = "welldone_engine_standby"
 DRAWS = 20
 """Draws of a token per answer: the engine is some tokens ahead of the client, and may have finished."""
@@ -157,23 +158,34 @@ def _find_model() -> Path | Outcome:
 
 
 def continuing_local(context: CaseContext) -> Outcome:
+    """Kill the wheel's engine in each answer."""
+    return _continuing(context, WHEEL)
+
+
+def continuing_build(context: CaseContext) -> Outcome:
+    """Kill an engine that was built for this machine in each answer."""
+    builds = [build.name for build in list_builds(engines_folder(os.environ)) if build.problem() is None]
+    return _continuing(context, builds[0]) if builds else Outcome(not_run="no engine is built: welldone engine build")
+
+
+def _continuing(context: CaseContext, engine: str) -> Outcome:
     """Kill the engine in each answer, and compare it with the uncut one."""
     model = _find_model()
     if isinstance(model, Outcome):
         return model
     order = list(REQUESTS)
     Random(context.seed).shuffle(order)
-    work = [order[number % len(order)] for number in range(context.times(1000, 10))]
+    work = [order[number % len(order)] for number in range(context.times(500, 10))]
     answers, silences, miscounted, undisturbed = ContinuedAnswers(), list[float](), list[str](), 0
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // CORES)) as pool:
         distinct = list(dict.fromkeys(work))
-        uncut = dict(zip(distinct, pool.map(partial(_measure, model), distinct), strict=True))
+        uncut = dict(zip(distinct, pool.map(partial(_measure, model, engine), distinct), strict=True))
         # A reply that is not streamed does not show when its tokens come.
         whole = [sent for sent in distinct if not sent.is_stream]
         streamed = [msgspec.structs.replace(sent, is_stream=True) for sent in whole]
-        pace = dict(zip(whole, pool.map(partial(_measure, model), streamed), strict=True))
+        pace = dict(zip(whole, pool.map(partial(_measure, model, engine), streamed), strict=True))
         cut = [
-            pool.submit(_cut, model, sent, pace.get(sent, uncut[sent]), Random(f"{context.seed} {number}"))
+            pool.submit(_cut, model, engine, sent, pace.get(sent, uncut[sent]), Random(f"{context.seed} {number}"))
             for number, sent in enumerate(work)
         ]
         try:
@@ -200,17 +212,17 @@ def continuing_local(context: CaseContext) -> Outcome:
     return msgspec.structs.replace(seen, problems=(*seen.problems, *miscounted))
 
 
-def _measure(model: Path, sent: LocalRequest) -> LocalAnswer:
+def _measure(model: Path, engine: str, sent: LocalRequest) -> LocalAnswer:
     """Return the uncut answer of a new engine."""
-    with small_server(model, "-c", "2048") as server:
+    with small_server(model, "-c", "2048", "--engine", engine) as server:
         return _ask(server, sent)
 
 
-def _cut(model: Path, sent: LocalRequest, uncut: LocalAnswer, draw: Random) -> LocalAnswer | None:
+def _cut(model: Path, engine: str, sent: LocalRequest, uncut: LocalAnswer, draw: Random) -> LocalAnswer | None:
     """Return an answer whose engine was killed at any of its tokens; None if no draw met one."""
     earliest_s, latest_s = uncut.first_s, uncut.seconds
     for _ in range(DRAWS):
-        with small_server(model, "-c", "2048") as server:
+        with small_server(model, "-c", "2048", "--engine", engine) as server:
             if sent.is_stream:
                 answer = _ask(server, sent, piece=draw.randint(1, uncut.pieces))
             else:
@@ -273,6 +285,7 @@ CASES = (
         "the engine is killed at any token of an answer, and the next one continues it",
         continuing_local,
     ),
+    Case("continuing-build", "the same with an engine built for this CPU", continuing_build),
     Case(
         "continuing-standby",
         "the engine is killed, and its standby engine continues the answer",
