@@ -1,6 +1,8 @@
 """Speed of all engines of this machine: directly, through welldone, and each llama-server by itself.
 
-All of them run at once and are asked in turn, so that drift of the machine affects all; the order alternates.
+All of them run at once and are asked in turn, so that drift of the machine affects all; the order alternates. Each
+level has new engines with a slot for each stream: where idle slots lie between busy ones, llama.cpp computes the busy
+ones one after another, and the ratio would show by chance which slots it chose.
 """
 
 import asyncio
@@ -45,8 +47,8 @@ class BenchOptions(Protocol):
         """Levels of load."""
 
     @property
-    def slots(self) -> int:
-        """Slots of each engine."""
+    def engine_slots(self) -> int | None:
+        """Slots of each engine; None: one for each stream."""
 
     @property
     def tokens(self) -> int:
@@ -101,17 +103,22 @@ def measure_engines(options: BenchOptions, arguments: list[str]) -> EngineReport
         ChildError: a server does not start.
     """
     began, load_before = time.monotonic(), os.getloadavg()[0]
-    with ExitStack() as stack:
-        load = stack.enter_context(start_child("load.py"))
-        targets = [
-            target for name, program in _engines() for target in _start(stack, options, arguments, name, program)
-        ]
-        print_progress("warming up")
-        for target in targets:
-            load.call(_run(target, options.slots, options.slots, 4, 0, 1), LoadResult)
-        rows = [row for streams in options.streams for row in _level(load, targets, streams, options)]
+    rows: list[EngineRow] = []
+    model = ""
+    with start_child("load.py") as load:
+        for streams in options.streams:
+            with ExitStack() as stack:
+                slots = options.engine_slots or streams
+                targets = [
+                    target for name, program in _engines() for target in _start(stack, slots, arguments, name, program)
+                ]
+                print_progress("warming up")
+                for target in targets:
+                    load.call(_run(target, slots, slots, 4, 0, 1), LoadResult)
+                rows += _level(load, targets, streams, options)
+                model = targets[0].run.model
     return EngineReport(
-        model=targets[0].run.model,
+        model=model,
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         load_before=load_before,
         load_after=os.getloadavg()[0],
@@ -132,11 +139,9 @@ def _engines() -> Iterator[tuple[str, str | None]]:
         yield SERVER_PROGRAM, program
 
 
-def _start(
-    stack: ExitStack, options: BenchOptions, arguments: list[str], name: str, program: str | None
-) -> Iterator[Target]:
+def _start(stack: ExitStack, slots: int, arguments: list[str], name: str, program: str | None) -> Iterator[Target]:
     print_progress(f"starting {name}")
-    context = ["-np", str(options.slots), "-c", str(options.slots * CONTEXT_PER_SLOT)]
+    context = ["-np", str(slots), "-c", str(slots * CONTEXT_PER_SLOT)]
     words = ["--port", "0", *context, "--queue", "10000", "--queue-wait", "600", "--engine", name, *arguments]
     found = stack.enter_context(start_child("server_process.py", words)).receive(Addresses)
     common = {"model": found.model, "streams": 1, "answers": 1, "tokens": 1, "seed": 0}

@@ -40,6 +40,7 @@ class Options:
 
     streams: list[int]
     slots: int
+    engine_slots: int | None
     tokens: int
     rounds: int | None
     answers: int
@@ -217,7 +218,7 @@ def read_options() -> tuple[Options, list[str]]:
     parser.add_argument(
         "--streams", type=counts, help="concurrent streams, one number per level [1,8,32; with --engines 1,4,16]"
     )
-    parser.add_argument("-np", "--parallel", type=count, help="slots of the engine [4; with --engines 16]")
+    parser.add_argument("-np", "--parallel", type=count, help="slots of the engine [4; with --engines one per stream]")
     parser.add_argument("--tokens", type=count, help="tokens per answer [32, quick: 16]")
     parser.add_argument("--rounds", type=count, help="rounds per target, by level [24, 6 and 3, quick: 2]")
     parser.add_argument("--answers", type=count, help="lowest number of answers per round [2, quick: 10]")
@@ -226,7 +227,8 @@ def read_options() -> tuple[Options, list[str]]:
     given, rest = parser.parse_known_args()
     options = Options(
         streams=given.streams or ([1, 4, 16] if given.engines else [1, 8, 32]),
-        slots=given.parallel or (16 if given.engines else 4),
+        slots=given.parallel or 4,
+        engine_slots=given.parallel,
         tokens=given.tokens or (16 if given.quick else 32),
         rounds=given.rounds or (2 if given.quick else None),
         answers=given.answers or (10 if given.quick else 2),
