@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from welldone.engines.cores import SPINS, thread_limit, thread_waiting
+from welldone.engines.cores import SPINS, default_threads, thread_limit, thread_waiting
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
 
@@ -77,6 +77,40 @@ def test_a_system_without_affinity_has_no_limit(tmp_path: Path, monkeypatch: pyt
     assert thread_limit(root=tmp_path) is None
 
 
+TWO_PER_CORE = ("0-1", "0-1", "2-3", "2-3", "4-5", "4-5", "6-7", "6-7")
+
+
+@pytest.mark.parametrize(
+    ("cpus", "siblings", "limit", "threads"),
+    [
+        (2, (), "max", None),  # a small machine needs them all
+        (8, (), "max", 7),
+        (16, (), "max", 14),
+        (8, TWO_PER_CORE, "max", None),  # the second thread of each core is free
+        (16, (), "800000", 7),
+        (16, (), "400000", 4),
+        (8, TWO_PER_CORE, "600000", 4),
+    ],
+)
+def test_a_core_in_eight_is_left_to_the_server_and_its_clients(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cpus: int,
+    siblings: tuple[str, ...],
+    limit: str,
+    threads: int | None,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cpus)))
+    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
+    group = {"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": f"{limit} 100000"}
+    assert default_threads(root=write(tmp_path, topology(*siblings) | group)) == threads
+
+
+def test_llama_cpp_counts_the_fast_cores_of_a_cpu_with_two_kinds(tmp_path: Path) -> None:
+    (tmp_path / "sys/devices/cpu_atom").mkdir(parents=True)
+    assert default_threads(root=tmp_path) is None
+
+
 PASSIVE, SPINNING = {"OMP_WAIT_POLICY": "passive"}, {"GOMP_SPINCOUNT": f"{SPINS}"}
 
 
@@ -101,15 +135,15 @@ def test_threads_spin_unless_other_programs_need_the_cores(
 @pytest.mark.parametrize(
     ("threads", "siblings", "limit", "expected"),
     [
-        (4, (), "max", {}),  # of eight CPUs
-        (5, (), "max", SPINNING),
+        (7, (), "max", {}),  # of eight CPUs
+        (8, (), "max", SPINNING),
         (None, (), "max", SPINNING),  # llama.cpp's default: a thread for each core
-        (None, ("0-1", "0-1", "2-3", "2-3", "4-5", "4-5", "6-7", "6-7"), "max", {}),  # cores with two threads each
+        (None, TWO_PER_CORE, "max", {}),  # cores with two threads each
         (4, (), "400000", SPINNING),  # a container with four CPUs
-        (2, (), "400000", {}),
+        (3, (), "400000", {}),
     ],
 )
-def test_threads_wait_as_llama_cpp_does_where_half_of_the_cpus_are_free(
+def test_threads_wait_as_llama_cpp_does_where_a_cpu_is_free(
     tmp_path: Path, threads: int | None, siblings: tuple[str, ...], limit: str, expected: dict[str, str]
 ) -> None:
     group = {"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": f"{limit} 100000"}
@@ -119,5 +153,5 @@ def test_threads_wait_as_llama_cpp_does_where_half_of_the_cpus_are_free(
 
 def test_all_cpus_count_on_a_system_without_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
-    assert thread_waiting({}, 4, root=tmp_path) == {}
-    assert thread_waiting({}, 5, root=tmp_path) == SPINNING
+    assert thread_waiting({}, 7, root=tmp_path) == {}
+    assert thread_waiting({}, 8, root=tmp_path) == SPINNING

@@ -167,7 +167,7 @@ class ModelSettings:
         "-t --threads N",
         limits=(1, _THREADS_MAX),
         words=_AUTO,
-        unset="the cores of the machine, or of the container",
+        unset="the cores of the machine or container; from 8 on, one in eight stays free",
     )
     threads_batch: int | None = engine_setting(
         None,

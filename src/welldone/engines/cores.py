@@ -7,6 +7,7 @@ sixty-four, its threads would wait for each other most of the time.
 import math
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,7 +17,10 @@ CONTENDED_PERCENT = 50.0
 """Share of the last ten seconds in which a program had to wait for a CPU: other programs need them all."""
 SPINS = 3000
 """About 0.1 ms, where each CPU has a thread. Sleeping at once made an idle machine decode 3.3 times slower with 8
-threads and 5.8 times with 16; spinning for long was up to 20 % faster there, and made a busy machine 8 times slower."""
+threads and 5.8 times with 16; spinning for long made a busy machine 8 times slower."""
+CORES_PER_SPARE = 8
+"""One core in so many has no thread: the server and its clients take it from a thread that all others wait for. On 16
+cores, 14 threads decoded 3.1 times as fast as 16."""
 
 
 def thread_waiting(
@@ -25,16 +29,16 @@ def thread_waiting(
     """Return the variables for how threads wait for each other at the end of each operation.
 
     Spinning is fast where each thread has a core. Where cores are shared, it takes them from the thread that is waited
-    for: decoding took 5 to 10 times longer with llama.cpp's own default, which is kept where at least half of the CPUs
-    have no thread of the engine. `threads`: None for llama.cpp's number. The environment decides first.
+    for: decoding took 5 to 10 times longer with llama.cpp's own default, which is kept where a CPU has no thread of the
+    engine. `threads`: None for llama.cpp's number. The environment decides first.
     """
     if "OMP_WAIT_POLICY" in environment or "GOMP_SPINCOUNT" in environment:
         return {}
     if is_contended(root):
         return {"OMP_WAIT_POLICY": "passive"}
-    cpus, limit = _available_cpus(), _container_limit(root)
-    usable = len(cpus) if limit is None else min(len(cpus), limit)
-    return {} if 2 * (threads or _physical_cores(cpus, root)) <= usable else {"GOMP_SPINCOUNT": f"{SPINS}"}
+    cpus = _available_cpus()
+    threads = threads or _physical_cores(cpus, root)
+    return {} if threads < _usable_cpus(cpus, root) else {"GOMP_SPINCOUNT": f"{SPINS}"}
 
 
 def is_contended(root: Path = _SYSTEM) -> bool:
@@ -44,6 +48,19 @@ def is_contended(root: Path = _SYSTEM) -> bool:
     except OSError:
         return False
     return found is not None and float(found[1]) >= CONTENDED_PERCENT
+
+
+def default_threads(*, root: Path = _SYSTEM) -> int | None:
+    """Return the number of threads of an engine; None for llama.cpp's number.
+
+    llama.cpp's is the number of cores, or of fast cores.
+    """
+    cpus, limit = _available_cpus(), thread_limit(root=root)
+    if limit is None and (sys.platform != "linux" or (root / "sys/devices/cpu_atom").exists()):
+        return None  # llama.cpp knows which cores of a Mac, or of an Intel CPU with two kinds of cores, are fast
+    cores = limit or _physical_cores(cpus, root)
+    spare = cores // CORES_PER_SPARE if cores >= _usable_cpus(cpus, root) else 0
+    return cores - spare if spare else limit
 
 
 def thread_limit(*, root: Path = _SYSTEM) -> int | None:
@@ -61,6 +78,12 @@ def _available_cpus() -> set[int]:
         return os.sched_getaffinity(0)
     except AttributeError:  # not Linux
         return set(range(os.cpu_count() or 1))
+
+
+def _usable_cpus(cpus: set[int], root: Path) -> float:
+    """Return how many of the CPUs the control group allows to be busy at once."""
+    limit = _container_limit(root)
+    return len(cpus) if limit is None else min(len(cpus), limit)
 
 
 def _physical_cores(cpus: set[int], root: Path) -> int:

@@ -15,7 +15,7 @@ import msgspec
 from welldone.config import builtin_model
 from welldone.config.model import ModelSettings
 from welldone.engines.builds import EngineChoice, choose_engine
-from welldone.engines.cores import thread_limit, thread_waiting
+from welldone.engines.cores import default_threads, thread_waiting
 from welldone.engines.engine_config import NO_GPU_WARNING, EngineConfig
 from welldone.engines.errors import EngineError
 from welldone.engines.llama_server import (
@@ -285,7 +285,7 @@ def _engine_settings(settings: ModelSettings, file: Path, metadata: GgufMetadata
         key=None,
         ctx_size=context,
         parallel=settings.slots,
-        threads=settings.threads or thread_limit(),
+        threads=settings.threads or default_threads(),
         batch_size=max(settings.batch_size, text_limit),
         ubatch_size=max(settings.ubatch_size, text_limit),
         embeddings=is_embedder,
