@@ -343,6 +343,7 @@ def test_the_key_is_asked_for_once_per_tab_and_not_stored_beyond_it(visit: Visit
         expect(page.page.get_by_role("dialog")).to_be_hidden()
         page.page.get_by_role("button", name="Key", exact=True).click()
         page.page.get_by_role("button", name="Remove key").click()
+        expect(page.page.get_by_text("The key was removed.")).to_be_visible()
         assert KEY not in page.page.evaluate("JSON.stringify(sessionStorage)")
         tab = page.context.new_page()
         tab.goto(page.origin)
