@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from welldone.engines.cores import SPINS, default_threads, thread_limit, thread_waiting
+from welldone.engines.cores import SMALL_MODEL_BYTES, Waiting, default_threads, thread_limit, thread_waiting
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
 
@@ -92,7 +92,7 @@ TWO_PER_CORE = ("0-1", "0-1", "2-3", "2-3", "4-5", "4-5", "6-7", "6-7")
         (8, TWO_PER_CORE, "600000", 4),
     ],
 )
-def test_a_core_in_eight_is_left_to_the_server_and_its_clients(
+def test_a_small_model_leaves_a_core_in_eight_to_the_server_and_its_clients(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     cpus: int,
@@ -103,55 +103,71 @@ def test_a_core_in_eight_is_left_to_the_server_and_its_clients(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cpus)))
     monkeypatch.setattr(os, "cpu_count", lambda: cpus)
     group = {"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": f"{limit} 100000"}
-    assert default_threads(root=write(tmp_path, topology(*siblings) | group)) == threads
+    root = write(tmp_path, topology(*siblings) | group)
+    assert default_threads(SMALL_MODEL_BYTES - 1, root=root) == threads
+    assert default_threads(SMALL_MODEL_BYTES, root=root) == thread_limit(root=root)
 
 
 def test_llama_cpp_counts_the_fast_cores_of_a_cpu_with_two_kinds(tmp_path: Path) -> None:
     (tmp_path / "sys/devices/cpu_atom").mkdir(parents=True)
-    assert default_threads(root=tmp_path) is None
-
-
-PASSIVE, SPINNING = {"OMP_WAIT_POLICY": "passive"}, {"GOMP_SPINCOUNT": f"{SPINS}"}
+    assert default_threads(1, root=tmp_path) is None
 
 
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        ({}, SPINNING),  # the kernel does not report it
-        ({"proc/pressure/cpu": "some avg10=3.10 avg60=99.00 avg300=99.00 total=1"}, SPINNING),
-        ({"proc/pressure/cpu": "some avg10=97.07 avg60=1.00 avg300=1.00 total=1\nfull avg10=0.00"}, PASSIVE),
-        ({"proc/pressure/cpu": "other"}, SPINNING),
+        ({}, Waiting.SPIN),  # the kernel does not report it
+        ({"proc/pressure/cpu": "some avg10=3.10 avg60=99.00 avg300=99.00 total=1"}, Waiting.SPIN),
+        ({"proc/pressure/cpu": "some avg10=97.07 avg60=1.00 avg300=1.00 total=1\nfull avg10=0.00"}, Waiting.SLEEP),
+        ({"proc/pressure/cpu": "other"}, Waiting.SPIN),
     ],
 )
 def test_threads_spin_unless_other_programs_need_the_cores(
-    tmp_path: Path, files: dict[str, str], expected: dict[str, str]
+    tmp_path: Path, files: dict[str, str], expected: Waiting
 ) -> None:
     root = write(tmp_path, files)
-    assert thread_waiting({}, root=root) == expected
+    assert thread_waiting({}, root=root) is expected
+    assert thread_waiting({}, has_contention=True, root=root) is Waiting.SLEEP
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
-        assert thread_waiting({name: "1"}, root=root) == {}
+        assert thread_waiting({name: "1"}, has_contention=True, root=root) is Waiting.ENVIRONMENT
 
 
 @pytest.mark.parametrize(
     ("threads", "siblings", "limit", "expected"),
     [
-        (7, (), "max", {}),  # of eight CPUs
-        (8, (), "max", SPINNING),
-        (None, (), "max", SPINNING),  # llama.cpp's default: a thread for each core
-        (None, TWO_PER_CORE, "max", {}),  # cores with two threads each
-        (4, (), "400000", SPINNING),  # a container with four CPUs
-        (3, (), "400000", {}),
+        (7, (), "max", Waiting.SPIN),  # of eight CPUs
+        (8, (), "max", Waiting.SPIN),
+        (None, (), "max", Waiting.SPIN),  # llama.cpp's default: a thread for each core
+        (None, TWO_PER_CORE, "max", Waiting.SPIN),  # cores with two threads each
+        (4, (), "400000", Waiting.SPIN_BRIEFLY),  # a container with four CPUs
+        (3, (), "400000", Waiting.SPIN),
+        (1, (), "max", Waiting.SPIN_BRIEFLY),
     ],
 )
-def test_threads_wait_as_llama_cpp_does_where_a_cpu_is_free(
-    tmp_path: Path, threads: int | None, siblings: tuple[str, ...], limit: str, expected: dict[str, str]
+def test_threads_spin_briefly_where_a_few_cpus_all_have_one(
+    tmp_path: Path, threads: int | None, siblings: tuple[str, ...], limit: str, expected: Waiting
 ) -> None:
     group = {"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": f"{limit} 100000"}
     root = write(tmp_path, topology(*siblings) | group)
-    assert thread_waiting({}, threads, root=root) == expected
+    assert thread_waiting({}, threads, root=root) is expected
+    assert thread_waiting({}, threads, is_watched=False, root=root) is Waiting.SPIN_BRIEFLY
 
 
 def test_all_cpus_count_on_a_system_without_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
-    assert thread_waiting({}, 7, root=tmp_path) == {}
-    assert thread_waiting({}, 8, root=tmp_path) == SPINNING
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert thread_waiting({}, 3, root=tmp_path) is Waiting.SPIN
+    assert thread_waiting({}, 4, root=tmp_path) is Waiting.SPIN_BRIEFLY
+
+
+@pytest.mark.parametrize(
+    ("waiting", "variables"),
+    [
+        (Waiting.SPIN, {}),
+        (Waiting.SPIN_BRIEFLY, {"GOMP_SPINCOUNT": "3000"}),
+        (Waiting.SLEEP, {"OMP_WAIT_POLICY": "passive"}),
+        (Waiting.ENVIRONMENT, {}),
+    ],
+)
+def test_libgomp_reads_how_to_wait_from_the_environment(waiting: Waiting, variables: dict[str, str]) -> None:
+    assert waiting.variables == variables

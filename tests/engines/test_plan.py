@@ -7,6 +7,8 @@ import pytest
 
 from welldone.config import builtin_model
 from welldone.config.model import ModelSettings
+from welldone.engines.contention import is_waiting_reported
+from welldone.engines.cores import Waiting
 from welldone.engines.engine_config import EngineConfig
 from welldone.engines.errors import EngineError
 from welldone.engines.plan import DEFAULT_CONTEXT_LIMIT, LaunchPlan, make_plan
@@ -15,9 +17,19 @@ SOCKETS = Path("/s")
 
 
 def plan(
-    settings: ModelSettings, environment: dict[str, str] | None = None, models: Path = Path("nowhere")
+    settings: ModelSettings,
+    environment: dict[str, str] | None = None,
+    models: Path = Path("nowhere"),
+    *,
+    has_contention: bool = False,
 ) -> LaunchPlan:
-    return make_plan(settings, models_folder=models, socket_folder=SOCKETS, environment=environment or {})
+    return make_plan(
+        settings,
+        models_folder=models,
+        socket_folder=SOCKETS,
+        environment=environment or {},
+        has_contention=has_contention,
+    )
 
 
 def engine_config(settings: ModelSettings) -> EngineConfig:
@@ -37,11 +49,30 @@ def test_the_engine_gets_a_model_with_request_defaults(tiny_model: Path) -> None
 
 
 def test_the_environment_says_how_threads_wait(tiny_model: Path) -> None:
-    settings = ModelSettings(name="m", file=tiny_model, threads=os.cpu_count())
-    assert {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & plan(settings).environment.keys()
-    found = plan(settings, {"OMP_WAIT_POLICY": "active"}).environment
-    assert found["OMP_WAIT_POLICY"] == "active"
-    assert "GOMP_SPINCOUNT" not in found  # it would take precedence
+    settings = ModelSettings(name="m", file=tiny_model, threads=2)
+    found = plan(settings)
+    assert found.environment.items() >= found.waiting.variables.items()
+    found = plan(settings, has_contention=True)
+    assert (found.waiting, found.environment["OMP_WAIT_POLICY"]) == (Waiting.SLEEP, "passive")
+    found = plan(settings, {"OMP_WAIT_POLICY": "active"}, has_contention=True)
+    assert (found.waiting, found.environment["OMP_WAIT_POLICY"]) == (Waiting.ENVIRONMENT, "active")
+    assert "GOMP_SPINCOUNT" not in found.environment  # it would take precedence
+
+
+def test_threads_spin_for_long_only_where_contention_would_be_noticed(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[bool] = []
+
+    def record(*_: object, is_watched: bool, **__: object) -> Waiting:
+        calls.append(is_watched)
+        return Waiting.SPIN
+
+    monkeypatch.setattr("welldone.engines.plan.thread_waiting", record)
+    no_builds = {"WELLDONE_ENGINES": str(tmp_path)}
+    assert plan(ModelSettings(name="m", file=tiny_model), no_builds).is_watched is is_waiting_reported()
+    assert not plan(ModelSettings(name="m", file=tiny_model, gpu_layers=9), no_builds).is_watched
+    assert calls == [is_waiting_reported(), False]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ class Progress(msgspec.Struct):
     last_received_at: float = 0.0
     is_generating: bool = True
     is_paused: bool = False
+    survives_restart: bool = True
 
 
 class Request(msgspec.Struct):
@@ -76,3 +77,13 @@ def test_a_limit_of_0_turns_the_watch_off() -> None:
         assert not [handle for handle in vars(watch).values() if isinstance(handle, asyncio.TimerHandle)]
 
     asyncio.run(run())
+
+
+def test_an_engine_is_not_replaced_if_a_request_would_fail() -> None:
+    watch = StallWatch(0.0, lambda _: None)
+    assert watch.survives_restart
+    requests = [Request(Progress()), Request(None), Request(Progress(survives_restart=False))]
+    asyncio.run(_add(watch, requests))
+    assert not watch.survives_restart
+    watch.remove(requests[2])
+    assert watch.survives_restart

@@ -252,6 +252,25 @@ def test_a_restart_replaces_the_engine() -> None:
     run(main())
 
 
+def test_a_restart_keeps_its_place_among_the_loaded_models() -> None:
+    async def main() -> None:
+        history = History()
+        models = command(*MOCK_SERVER, name="a"), command(*MOCK_SERVER, name="b")
+        async with running_supervisor(*models, max_loaded=1, on_change=history) as supervisor:
+            first, second = supervisor.models
+            await first.ensure_ready()
+            with first.in_use():
+                waiting = asyncio.create_task(second.ensure_ready())
+                await history.until(lambda: second.state is ModelState.LOADING)
+                first.restart()
+                await first.ensure_ready()
+                assert not waiting.done()
+            await waiting  # the first model is not in use any more
+            assert state_of(first) is ModelState.UNLOADED
+
+    run(main())
+
+
 def test_who_lost_an_unloaded_engine_waits_for_it_and_does_not_load_it() -> None:
     clock = Clock()
 

@@ -15,6 +15,7 @@ from welldone.protocol.continuation import (
     continued_usage,
     may_repeat,
     plan_continuation,
+    survives_failure,
 )
 from welldone.protocol.events import (
     ChoiceStart,
@@ -106,7 +107,7 @@ def test_a_short_replay_at_the_engine_comes_before_a_prefill() -> None:
     assert plan_continuation({"temperature": 0}, HELLO, LOST, style=None, has_differed=True) is None
 
 
-NOT_TEXT = {
+NOT_TEXT: dict[str, tuple[Event, ...]] = {
     "nothing after white space": (ChoiceStart(0), Text(0, " ")),
     "reasoning": (Reasoning(0, "Hm"), Text(0, "Hello")),
     "only reasoning": (Reasoning(0, "Hm"),),
@@ -122,6 +123,32 @@ def test_other_content_is_continued_by_a_replay_only(events: tuple[Event, ...]) 
     delivered = delivered_of(*events)
     assert plan_continuation({}, delivered, LOST, style=PrefillStyle.FIELDS) is None
     assert plan_continuation({"temperature": 0}, delivered, LOST, style=PrefillStyle.FIELDS) == REPLAY
+
+
+ANSWERS = [HELLO, delivered_of(), *(delivered_of(*events) for events in NOT_TEXT.values())]
+REQUESTS: list[dict[str, Any]] = [
+    *(body for body, style, _ in PREFILLS if style is PrefillStyle.ENGINE),
+    *({"temperature": 0}, {"return_token_ids": True}, {"prompt": [1, 2], "messages": None}),
+    {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "text", "text": "b"}]}]},
+    {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+]
+
+
+@table("body", REQUESTS)
+def test_an_answer_survives_a_failure_if_a_prefill_continues_it(body: dict[str, Any]) -> None:
+    request = {name: value for name, value in {"messages": [{}], **body}.items() if value is not None}
+    for delivered in ANSWERS:
+        longer = delivered if delivered.has_content else HELLO  # text may follow at any time
+        planned = plan_continuation(request, longer, LOST, style=PrefillStyle.ENGINE)
+        continues = (
+            planned is not None
+            and planned.way is ContinuationWay.PREFILL
+            and continued_body(request, planned, PrefillStyle.ENGINE) is not None
+        )
+        has_special_token = longer is not HELLO and "<|" in (longer.choices[0].text or "")
+        survives = survives_failure(request, delivered, PrefillStyle.ENGINE)
+        assert survives is (continues and not has_special_token)
+    assert not survives_failure(request, HELLO, None)
 
 
 def test_what_cannot_be_compared_is_not_continued() -> None:

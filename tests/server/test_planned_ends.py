@@ -14,7 +14,9 @@ from tests.server.running_server import RecordedReply, RunningServer, started
 from welldone.config.model import ModelSettings
 from welldone.config.server import Config, ServeSettings
 from welldone.config.upstream import UpstreamSettings
-from welldone.engines.supervisor import ModelState
+from welldone.engines import contention
+from welldone.engines.cores import Waiting
+from welldone.engines.supervisor import LocalModel, ModelState
 from welldone.gateway.registry import DynamicUpstreams
 from welldone.http.address import Address
 from welldone.server.server import Server
@@ -65,6 +67,10 @@ def text_of(reply: RecordedReply) -> str:
     return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
+def waiting_of(model: LocalModel) -> Waiting | None:
+    return None if model.process is None else model.process.plan.waiting
+
+
 async def metric(server: RunningServer, way: str, outcome: str) -> bool:
     line = f'welldone_continuations_total{{outcome="{outcome}",way="{way}"}} 1.0'
     return line in (await server.get("/metrics")).body.decode()
@@ -111,6 +117,80 @@ def test_a_stream_goes_on_when_its_engine_is_loaded_again(
             assert reply.findings() == []
             assert text_of(reply) == expected
             assert task.continuations.ways in (["replay"], ["prefill"])
+
+    run(main())
+
+
+class Contention:
+    """Other programs need the CPUs as soon as a test says so. An engine spins until then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.has_begun = False
+        self._waited_s = 0.0
+        monkeypatch.setattr(contention, "CHECK_S", 0.01)
+        monkeypatch.setattr(contention, "waiting_times", self._waiting_times)
+        monkeypatch.setattr("welldone.engines.plan.thread_waiting", self._thread_waiting)
+
+    def _waiting_times(self, _: int) -> dict[str, float]:
+        self._waited_s += 60.0 * self.has_begun
+        return {"1": self._waited_s}
+
+    def _thread_waiting(self, *_: object, has_contention: bool, **__: object) -> Waiting:
+        return Waiting.SLEEP if has_contention else Waiting.SPIN
+
+
+def test_a_stream_goes_on_when_its_engine_must_not_spin_any_more(
+    default_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        found = Contention(monkeypatch)
+        async with serving(engine(default_model)) as server:
+            model = server.server.supervisor.models[0]
+            expected = text_of(await server.post(STREAM))
+            assert waiting_of(model) is Waiting.SPIN
+            while waiting_of(model) is not Waiting.SLEEP:  # a fast engine may end its answer before it is replaced
+                stream = await OpenStream.begin(server)
+                found.has_begun = True
+                reply = await stream.end()
+                assert reply.findings() == []
+                assert text_of(reply) == expected
+                await model.ensure_ready()
+            assert model.restarts == 0  # these are crashes
+
+    run(main())
+
+
+def test_an_engine_is_not_replaced_before_the_end_of_a_stream_that_would_fail(
+    default_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = {**STREAM, "temperature": 0.001, "logprobs": True}  # the same text, but neither a replay nor a prefill
+
+    async def main() -> None:
+        found = Contention(monkeypatch)
+        async with serving(engine(default_model)) as server:
+            model = server.server.supervisor.models[0]
+            while waiting_of(model) is not Waiting.SLEEP:  # a fast engine may end its answer before the last check
+                stream = await OpenStream.begin(server, request)
+                (task,) = server.response_tasks()
+                found.has_begun = True
+                reply = await stream.end()
+                assert reply.findings() == []
+                assert task.continuations.ways == []
+                await model.ensure_ready()
+
+    run(main())
+
+
+def test_an_answer_that_was_continued_once_is_not_interrupted(default_model: Path) -> None:
+    async def main() -> None:
+        async with serving(engine(default_model)) as server:
+            model = server.server.supervisor.models[0]
+            stream = await OpenStream.begin(server, {**STREAM, "max_tokens": 200})
+            assert model.stall_watch.survives_restart
+            model.restart()
+            await until(lambda: not model.stall_watch.survives_restart)
+            assert (await stream.end()).findings() == []
+            assert model.stall_watch.survives_restart
 
     run(main())
 

@@ -167,7 +167,7 @@ class ModelSettings:
         "-t --threads N",
         limits=(1, _THREADS_MAX),
         words=_AUTO,
-        unset="the cores of the machine or container; from 8 on, one in eight stays free",
+        unset="the cores of the machine or container; for a small model from 8 on, one in eight stays free",
     )
     threads_batch: int | None = engine_setting(
         None,
@@ -177,7 +177,8 @@ class ModelSettings:
         words=_AUTO,
         unset="as --threads",
     )
-    # llama-server has 2048, computed 512 at a time: as fast, but stalls other answers four times as long
+    # llama-server has 2048, computed 512 at a time: several prompts at once are read a few percent faster, but other
+    # answers stall four times as long
     batch_size: int = engine_setting(
         512,
         "prompt tokens processed before running answers get their next token",

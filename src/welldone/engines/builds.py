@@ -92,6 +92,11 @@ class EngineChoice(msgspec.Struct, frozen=True, kw_only=True):
     is_automatic: bool = False
     """Whether another engine may take its place if it does not start."""
 
+    @property
+    def is_cpu_build(self) -> bool:
+        """Whether it is a build without GPUs."""
+        return self.build is not None and self.build.backend == "cpu"
+
 
 def engines_folder(environment: Mapping[str, str]) -> Path:
     """Return the folder of the builds: WELLDONE_ENGINES, or else beside the models folder."""

@@ -9,36 +9,67 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 
 _SYSTEM = Path("/")
 _PRESSURE = re.compile(r"some avg10=([\d.]+)")
 CONTENDED_PERCENT = 50.0
 """Share of the last ten seconds in which a program had to wait for a CPU: other programs need them all."""
-SPINS = 3000
-"""About 0.1 ms, where each CPU has a thread. Sleeping at once made an idle machine decode 3.3 times slower with 8
-threads and 5.8 times with 16; spinning for long made a busy machine 8 times slower."""
 CORES_PER_SPARE = 8
-"""One core in so many has no thread: the server and its clients take it from a thread that all others wait for. On 16
-cores, 14 threads decoded 3.1 times as fast as 16."""
+"""For a small model, one core in so many has no thread: the server and its clients take it from a thread that all
+others wait for. On 16 cores, 14 threads wrote 1.12 times as fast as 16 with the built-in model, and 0.9 times as fast
+with one of 550 MB."""
+SMALL_MODEL_BYTES = 256 * 2**20
+"""Weights of a small model. Nothing between 97 and 550 MB was measured."""
+
+
+class Waiting(StrEnum):
+    """How the threads of an engine wait for each other at the end of each operation."""
+
+    SPIN = "spin"
+    """For a long time, llama.cpp's default. That is the fastest, as long as no other program needs the CPUs."""
+    SPIN_BRIEFLY = "spin briefly"
+    """As fast on two cores. One busy program makes it 3 times slower there, and long spinning more than 40 times."""
+    SLEEP = "sleep"
+    """2.5 times slower than spinning with 16 threads, and the fastest where other programs need the CPUs."""
+    ENVIRONMENT = "environment"
+    """The user has chosen."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Variables of the engine's environment."""
+        return _WAITING_VARIABLES.get(self, {})
+
+
+_WAITING_VARIABLES = {
+    Waiting.SPIN_BRIEFLY: {"GOMP_SPINCOUNT": "3000"},  # about 0.1 ms
+    Waiting.SLEEP: {"OMP_WAIT_POLICY": "passive"},
+}
 
 
 def thread_waiting(
-    environment: Mapping[str, str], threads: int | None = None, *, root: Path = _SYSTEM
-) -> dict[str, str]:
-    """Return the variables for how threads wait for each other at the end of each operation.
+    environment: Mapping[str, str],
+    threads: int | None = None,
+    *,
+    is_watched: bool = True,
+    has_contention: bool = False,
+    root: Path = _SYSTEM,
+) -> Waiting:
+    """Return how the threads of an engine wait for each other.
 
-    Spinning is fast where each thread has a core. Where cores are shared, it takes them from the thread that is waited
-    for: decoding took 5 to 10 times longer with llama.cpp's own default, which is kept where a CPU has no thread of the
-    engine. `threads`: None for llama.cpp's number. The environment decides first.
+    `threads`: None for llama.cpp's number. `is_watched`: contention would be noticed. `has_contention`: it was noticed.
     """
     if "OMP_WAIT_POLICY" in environment or "GOMP_SPINCOUNT" in environment:
-        return {}
-    if is_contended(root):
-        return {"OMP_WAIT_POLICY": "passive"}
+        return Waiting.ENVIRONMENT
+    if has_contention or is_contended(root):
+        return Waiting.SLEEP
     cpus = _available_cpus()
+    usable = _usable_cpus(cpus, root)
     threads = threads or _physical_cores(cpus, root)
-    return {} if threads < _usable_cpus(cpus, root) else {"GOMP_SPINCOUNT": f"{SPINS}"}
+    if threads == 1 or not is_watched:  # a single thread waits for no other
+        return Waiting.SPIN_BRIEFLY
+    return Waiting.SPIN if threads < usable or usable >= CORES_PER_SPARE else Waiting.SPIN_BRIEFLY
 
 
 def is_contended(root: Path = _SYSTEM) -> bool:
@@ -50,8 +81,8 @@ def is_contended(root: Path = _SYSTEM) -> bool:
     return found is not None and float(found[1]) >= CONTENDED_PERCENT
 
 
-def default_threads(*, root: Path = _SYSTEM) -> int | None:
-    """Return the number of threads of an engine; None for llama.cpp's number.
+def default_threads(weights_bytes: int, *, root: Path = _SYSTEM) -> int | None:
+    """Return the number of threads for a model with so many bytes of weights; None for llama.cpp's number.
 
     llama.cpp's is the number of cores, or of fast cores.
     """
@@ -59,7 +90,8 @@ def default_threads(*, root: Path = _SYSTEM) -> int | None:
     if limit is None and (sys.platform != "linux" or (root / "sys/devices/cpu_atom").exists()):
         return None  # llama.cpp knows which cores of a Mac, or of an Intel CPU with two kinds of cores, are fast
     cores = limit or _physical_cores(cpus, root)
-    spare = cores // CORES_PER_SPARE if cores >= _usable_cpus(cpus, root) else 0
+    is_small = weights_bytes < SMALL_MODEL_BYTES
+    spare = cores // CORES_PER_SPARE if is_small and cores >= _usable_cpus(cpus, root) else 0
     return cores - spare if spare else limit
 
 

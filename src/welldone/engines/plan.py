@@ -15,7 +15,8 @@ import msgspec
 from welldone.config import builtin_model
 from welldone.config.model import ModelSettings
 from welldone.engines.builds import EngineChoice, choose_engine
-from welldone.engines.cores import default_threads, thread_waiting
+from welldone.engines.contention import is_waiting_reported
+from welldone.engines.cores import Waiting, default_threads, thread_waiting
 from welldone.engines.engine_config import NO_GPU_WARNING, EngineConfig
 from welldone.engines.errors import EngineError
 from welldone.engines.llama_server import (
@@ -68,6 +69,10 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """None for a command."""
     engine: EngineChoice | None = None
     """None for a command."""
+    waiting: Waiting = Waiting.ENVIRONMENT
+    """How its threads wait for each other."""
+    is_watched: bool = False
+    """Whether it is restarted with another `waiting` when other programs need the CPUs, or need them no more."""
     startup_files: tuple[Path, ...] = ()
     """Files that the program reads when it starts, removed as soon as it is ready: its key and chat template."""
     warnings: tuple[str, ...] = ()
@@ -86,11 +91,13 @@ def make_plan(
     environment: Mapping[str, str],
     excluded: Collection[str] = (),
     checks_memory: bool = True,
+    has_contention: bool = False,
 ) -> LaunchPlan:
     """Plan a start of this model. Reads the header of its file, which takes milliseconds. Raises `EngineError`.
 
     Every start has a new socket path: llama.cpp cannot bind to a path that a previous process has left. `excluded` are
     engines on which the model did not start. `checks_memory`: warn if the model may not fit; a restart leaves it out.
+    `has_contention`: other programs were found to need the CPUs.
     """
     path = socket_folder / f"{secrets.token_hex(4)}.sock"
     if len(os.fsencode(path)) > SOCKET_PATH_LIMIT_BYTES:
@@ -108,12 +115,15 @@ def make_plan(
     unusable, warnings = set(excluded), list[str]()
     while True:
         engine = choose_engine(settings.engine, environment, excluded=unusable)
+        is_watched = _computes_on_cpu(own, engine) and is_waiting_reported()
+        waiting = thread_waiting(environment, _threads(own), is_watched=is_watched, has_contention=has_contention)
+        variables = _llama_environment(environment, waiting)
         try:
             note = _check_memory(own, file, metadata, engine) if checks_memory else None
             if engine.program is None:
-                plan = _plan_wheel(own, metadata, engine, path, environment)
+                plan = _plan_wheel(own, metadata, engine, path, variables)
             else:
-                plan = _plan_server(own, metadata, engine, engine.program, path, environment)
+                plan = _plan_server(own, metadata, engine, engine.program, path, variables)
         except EngineError as error:
             if not engine.is_automatic or engine.program is None:
                 raise
@@ -121,15 +131,14 @@ def make_plan(
             warnings.append(fallback_warning(engine.name, error))
         else:
             warnings += plan.warnings if note is None else (*plan.warnings, note)
-            return msgspec.structs.replace(plan, warnings=tuple(warnings))
+            return msgspec.structs.replace(plan, warnings=tuple(warnings), waiting=waiting, is_watched=is_watched)
 
 
 def _check_memory(settings: ModelSettings, file: Path, metadata: GgufMetadata, engine: EngineChoice) -> str | None:
     """Check the devices and the memory; return a warning if the model may not fit. Raises `EngineError`."""
     devices: list[Device] = []
     if engine.program is not None:
-        is_cpu_only = engine.build is not None and engine.build.backend == "cpu"
-        found = [] if is_cpu_only else list_devices(probe_server(engine.program))
+        found = [] if engine.is_cpu_build else list_devices(probe_server(engine.program))
         if found is None:
             return None
         devices = selected_devices(settings, found)
@@ -190,7 +199,7 @@ def _plan_wheel(
     config = EngineConfig(settings=settings, socket=str(socket_path), key=key, parent_pid=os.getpid())
     return LaunchPlan(
         arguments=(*PYTHON_MODULE, "welldone.engines.llama_child"),
-        environment=_llama_environment(environment, settings),
+        environment=dict(environment),
         address=Address(socket=str(socket_path), key=key),
         config_line=config.encode(),
         metadata=metadata,
@@ -222,27 +231,33 @@ def _plan_server(
     contents = {key_file: key}
     if settings.chat_template is not None:
         contents[template_file] = settings.chat_template
-    is_cpu_only = engine.build is not None and engine.build.backend == "cpu"
     template = template_file if template_file in contents else None
-    arguments = server_arguments(settings, program, host, key_file, template, is_cpu_only=is_cpu_only)
+    arguments = server_arguments(settings, program, host, key_file, template, is_cpu_only=engine.is_cpu_build)
     for file, text in contents.items():
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
             opened.write(text)
     return LaunchPlan(
         arguments=(*PYTHON_MODULE, "welldone.engines.command_child", str(os.getpid()), str(path), *arguments),
-        environment=clean_environment(_llama_environment(environment, settings)),
+        environment=clean_environment(environment),
         address=address,
         metadata=metadata,
         engine=engine,
         startup_files=tuple(contents),
-        warnings=(NO_GPU_WARNING,) if settings.needs_gpu and is_cpu_only else (),
+        warnings=(NO_GPU_WARNING,) if settings.needs_gpu and engine.is_cpu_build else (),
     )
 
 
-def _llama_environment(environment: Mapping[str, str], settings: ModelSettings) -> dict[str, str]:
-    threads = max(settings.threads, settings.threads_batch or 0) if settings.threads else None
+def _computes_on_cpu(settings: ModelSettings, engine: EngineChoice) -> bool:
+    return (engine.program is None or engine.is_cpu_build) and not settings.needs_gpu
+
+
+def _threads(settings: ModelSettings) -> int | None:
+    return max(settings.threads, settings.threads_batch or 0) if settings.threads else None
+
+
+def _llama_environment(environment: Mapping[str, str], waiting: Waiting) -> dict[str, str]:
     # GGML_NO_BACKTRACE: ggml starts a debugger on failure, which takes seconds and hides the reason.
-    return thread_waiting(environment, threads) | {"GGML_NO_BACKTRACE": "1"} | _without_secrets(environment)
+    return waiting.variables | {"GGML_NO_BACKTRACE": "1"} | _without_secrets(environment)
 
 
 def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
@@ -285,7 +300,7 @@ def _engine_settings(settings: ModelSettings, file: Path, metadata: GgufMetadata
         key=None,
         ctx_size=context,
         parallel=settings.slots,
-        threads=settings.threads or default_threads(),
+        threads=settings.threads or default_threads(weights_of(file, metadata)),
         batch_size=max(settings.batch_size, text_limit),
         ubatch_size=max(settings.ubatch_size, text_limit),
         embeddings=is_embedder,

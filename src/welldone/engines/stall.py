@@ -28,6 +28,10 @@ class RequestProgress(Protocol):
     def is_paused(self) -> bool:
         """Whether nothing is read from the engine, because the client is slow."""
 
+    @property
+    def survives_restart(self) -> bool:
+        """Whether the answer goes on if the engine is replaced."""
+
 
 class WatchedRequest(Protocol):
     """A request that an engine works on."""
@@ -63,6 +67,12 @@ class StallWatch:
         if not read or len(generating) < len(read):
             return 0.0
         return (time.monotonic() if now is None else now) - max(generating)
+
+    @property
+    def survives_restart(self) -> bool:
+        """Whether all requests go on if the engine is replaced. One without a stream is sent again."""
+        progress = [request.progress for request in self._requests.values()]
+        return all(one is None or one.survives_restart for one in progress)
 
     def check(self, *, now: float | None = None) -> None:
         """Report a stall."""

@@ -21,6 +21,8 @@ from pathlib import Path
 
 from welldone.config.model import ModelSettings
 from welldone.engines.capabilities import ModelCapabilities, read_capabilities
+from welldone.engines.contention import CALM_NOTE, CONTENTION_NOTE, wait_until_calm, wait_until_contended
+from welldone.engines.cores import Waiting
 from welldone.engines.errors import EngineError
 from welldone.engines.models.gguf import GgufMetadata
 from welldone.engines.plan import LaunchPlan, fallback_warning, fits_socket_path, make_plan, read_model_metadata
@@ -81,10 +83,13 @@ RETIRE_DELAY_S = 1.0
 """Before a model that is not served any more may be stopped: requests may have found it and not used it yet."""
 
 STOP_TIMEOUT_S = 10.0
-"""Between SIGTERM and SIGKILL. llama.cpp ends at once; a command may have work to finish."""
+"""Between SIGTERM and SIGKILL. llama.cpp ends with its operation; a command may have work to finish."""
 
 EXIT_NOTICE_S = 1.0
 """The exit of a child is reported in milliseconds, on a busy machine later."""
+
+UNUSED_S = 60.0
+"""Without a request for so long, a restart of the engine hurts nobody: only its prompt cache is lost."""
 
 RELOAD_WAIT_S = 5.0
 """How long the requests of an unloaded engine wait for it to be loaded again: operators who restart an engine by an
@@ -100,6 +105,9 @@ class ModelState(StrEnum):
     RESTARTING = "restarting"
     FAILED = "failed"
     STOPPED = "stopped"
+
+
+_LOADED_STATES = (ModelState.LOADING, ModelState.READY, ModelState.RESTARTING)
 
 
 class LocalModel:
@@ -131,6 +139,8 @@ class LocalModel:
         self._run_task: asyncio.Task[None] | None = None
         self._stop_task: asyncio.Task[None] | None = None
         self._liveness_task: asyncio.Task[None] | None = None
+        self._has_contention = False
+        self._contentions = 0
 
     @property
     def name(self) -> str:
@@ -235,9 +245,10 @@ class LocalModel:
             self._run_task = asyncio.create_task(self._run(self._stop_task), name=f"engine {self.name}")
             self._run_task.add_done_callback(self._handle_run_done)
 
-    def restart(self) -> None:
+    def restart(self, stop_timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Replace the engine by a new one, or load the model. Its requests continue at the new engine."""
-        self.start_unload()
+        if self.state in _LOADED_STATES:
+            self._start_stop(ModelState.UNLOADED, stop_timeout_s, keeps_permit=True)
         self.load()
 
     async def wait_for_reload(self) -> Address:
@@ -291,7 +302,11 @@ class LocalModel:
         excluded: set[str] = set()
         while True:
             plan = await asyncio.to_thread(
-                self._supervisor.make_plan, self.settings, excluded, is_restart=self.state is ModelState.RESTARTING
+                self._supervisor.make_plan,
+                self.settings,
+                excluded,
+                is_restart=self.state is ModelState.RESTARTING,
+                has_contention=self._has_contention,
             )
             for text in plan.warnings:
                 self._supervisor.on_warning(self, text)
@@ -340,13 +355,38 @@ class LocalModel:
         if self.settings.standby:
             wait_s = max(STANDBY_DELAY_S, self._retry_at - self._clock())
             self.standby.prepare(self._start_standby(wait_s))
-        code = await process.wait_for_exit()
+        waiting_task = asyncio.create_task(self._adapt_waiting(process), name=f"contention {self.name}")
+        try:
+            code = await process.wait_for_exit()
+        finally:
+            waiting_task.cancel()
         self.process = None
         self.restarts += 1
         wait_s = self._backoff.record_exit()
         text = f"the engine of the model {self.name} {describe_exit(code)}"
         self._set_error(ModelState.RESTARTING, EngineError(text, details=process.output_lines), wait_s)
         await process.stop(0)  # removes what is left: pipes, the socket, workers of a command
+
+    async def _adapt_waiting(self, process: EngineProcess) -> None:
+        """Replace an engine whose threads spin when other programs need the CPUs, and later one whose threads sleep."""
+        has_contention = process.plan.waiting is Waiting.SPIN
+        if not process.plan.is_watched:
+            return
+        if has_contention:
+            await wait_until_contended(process.pid, lambda: self.running > 0, lambda: self.stall_watch.survives_restart)
+        elif process.plan.waiting is Waiting.SLEEP:
+            await wait_until_calm(self._contentions, self._is_unused)
+        else:
+            return
+        if self.process is not process:
+            return  # it is being stopped
+        self._supervisor.on_warning(self, CONTENTION_NOTE if has_contention else CALM_NOTE)
+        self.restart(stop_timeout_s=0)  # it may take seconds to the end of its operation, and has nothing to save
+        self._has_contention = has_contention
+        self._contentions += has_contention
+
+    def _is_unused(self) -> bool:
+        return self.is_idle and self._clock() - self.last_used >= UNUSED_S
 
     def _fail(self, error: EngineError, wait_s: float) -> None:
         self._supervisor.release_load_permit(self)
@@ -375,7 +415,7 @@ class LocalModel:
 
     def start_unload(self) -> None:
         """Start to stop the engine. The next `ensure_ready` loads it again."""
-        if self.state in (ModelState.LOADING, ModelState.READY, ModelState.RESTARTING):
+        if self.state in _LOADED_STATES:
             self._start_stop(ModelState.UNLOADED)
 
     async def unload(self) -> None:
@@ -391,12 +431,14 @@ class LocalModel:
         if self._stop_task is not None:
             await asyncio.shield(self._stop_task)
 
-    def _start_stop(self, state: ModelState, timeout_s: float = STOP_TIMEOUT_S) -> None:
+    def _start_stop(self, state: ModelState, timeout_s: float = STOP_TIMEOUT_S, *, keeps_permit: bool = False) -> None:
         if self._liveness_task is not None:
             self._liveness_task.cancel()
         run_task, self._run_task = self._run_task, None
         process, self.process = self.process, None
-        self._stop_task = asyncio.create_task(self._finish_stop(run_task, process, self._stop_task, timeout_s))
+        self._has_contention = False
+        stop = self._finish_stop(run_task, process, self._stop_task, timeout_s, keeps_permit=keeps_permit)
+        self._stop_task = asyncio.create_task(stop)
         self._set_state(state)
 
     async def _finish_stop(
@@ -405,6 +447,8 @@ class LocalModel:
         process: EngineProcess | None,
         previous_stop: asyncio.Task[None] | None,
         timeout_s: float,
+        *,
+        keeps_permit: bool,
     ) -> None:
         if run_task is not None:
             run_task.cancel()
@@ -414,7 +458,8 @@ class LocalModel:
             await process.stop(timeout_s)
         if previous_stop is not None:
             await asyncio.wait({previous_stop})
-        self._supervisor.release_load_permit(self)
+        if not keeps_permit:
+            self._supervisor.release_load_permit(self)
 
 
 @dataclass(eq=False)
@@ -536,7 +581,9 @@ class EngineSupervisor:
         while True:
             await _wait_event(self._changed_event, self.unload_idle())
 
-    def make_plan(self, settings: ModelSettings, excluded: Collection[str], *, is_restart: bool) -> LaunchPlan:
+    def make_plan(
+        self, settings: ModelSettings, excluded: Collection[str], *, is_restart: bool, has_contention: bool
+    ) -> LaunchPlan:
         if self._socket_folder is None:
             raise EngineError("the server has not started", is_permanent=True)
         return make_plan(
@@ -546,6 +593,7 @@ class EngineSupervisor:
             environment=self.environment,
             excluded=excluded,
             checks_memory=not is_restart,
+            has_contention=has_contention,
         )
 
     def notify(self) -> None:
@@ -560,7 +608,7 @@ class EngineSupervisor:
     async def acquire_load_permit(self, model: LocalModel) -> None:
         """Wait until the model may be loaded; raise `EngineError` if all others are in use for too long."""
         deadline = self.clock() + model.settings.queue_wait_s
-        while self.max_loaded and len(self._load_permits) >= self.max_loaded:
+        while model not in self._load_permits and self.max_loaded and len(self._load_permits) >= self.max_loaded:
             changed, remaining_s = self._changed_event, deadline - self.clock()
             if remaining_s <= 0:
                 raise EngineError(

@@ -267,6 +267,20 @@ def plan_continuation(
     return Continuation(way=ContinuationWay.REPLAY, failure=failure) if repeats else None
 
 
+def survives_failure(body: Json, delivered: Delivered, style: PrefillStyle | None) -> bool:
+    """Whether an answer that is sent now could go on by prefill after a failure, if more text follows.
+
+    `delivered` may lack the last text. A replay does not count: it takes as long as the answer so far.
+    """
+    if not delivered.is_recorded or delivered.is_finished or any(body.get(name) for name in _UNREPEATABLE_FIELDS):
+        return False
+    if style is None or not (_can_prefill(body, style) and _takes_text(body, style)) or delivered.choices.keys() - {0}:
+        return False
+    choice = delivered.choices.get(0)
+    text = "" if choice is None or not choice.segments else choice.text
+    return text is not None and not _SPECIAL_TOKEN.search(text)
+
+
 def _prefill_text(body: Json, delivered: Delivered, style: PrefillStyle) -> str | None:
     """The delivered text up to where the next server can continue it; None if it cannot."""
     text = delivered.choices[0].text if delivered.choices.keys() == {0} else None
@@ -309,23 +323,37 @@ def continued_body(body: Json, continuation: Continuation, style: PrefillStyle |
             out[name] = limit - continuation.delivered_tokens
     if type(least := body.get("min_tokens")) is int:
         out["min_tokens"] = max(0, least - continuation.delivered_tokens)
-    if "messages" not in body:
-        prompt = body.get("prompt")
-        return {**out, "prompt": prompt + continuation.prefill} if isinstance(prompt, str) else None
-    messages = body["messages"]
-    is_continued = body.get("continue_final_message") is True or style is not PrefillStyle.FIELDS
-    if body.get("add_generation_prompt") is False and not is_continued:
+    if not _takes_text(body, style):
         return None
+    if "messages" not in body:
+        return {**out, "prompt": body["prompt"] + continuation.prefill}
+    messages = body["messages"]
     last = as_object(messages[-1])
-    if last.get("role") == "assistant" and is_continued:  # the client's own prefill
-        if not isinstance(last.get("content"), str) or last.get("tool_calls"):
-            return None
+    if last.get("role") == "assistant" and _continues_last_message(body, style):
         out["messages"] = [*messages[:-1], {**last, "content": last["content"] + continuation.prefill}]
     else:
         out["messages"] = [*messages, {"role": "assistant", "content": continuation.prefill}]
     if style is PrefillStyle.FIELDS:
         out |= {"continue_final_message": True, "add_generation_prompt": False}
     return out
+
+
+def _takes_text(body: Json, style: PrefillStyle | None) -> bool:
+    """Whether text of the answer can be added to the request."""
+    if "messages" not in body:
+        return isinstance(body.get("prompt"), str)
+    is_continued = _continues_last_message(body, style)
+    if body.get("add_generation_prompt") is False and not is_continued:
+        return False
+    last = as_object(body["messages"][-1])
+    if last.get("role") != "assistant" or not is_continued:
+        return True
+    return isinstance(last.get("content"), str) and not last.get("tool_calls")
+
+
+def _continues_last_message(body: Json, style: PrefillStyle | None) -> bool:
+    """Whether a final message of the assistant is the client's own prefill."""
+    return body.get("continue_final_message") is True or style is not PrefillStyle.FIELDS
 
 
 def continued_usage(usage: Usage, continuation: Continuation) -> Usage:

@@ -119,6 +119,13 @@ class UpstreamAttempt:
         return self.stage is AttemptStage.GENERATING
 
     @property
+    def survives_restart(self) -> bool:
+        """Whether the answer goes on if its local engine is replaced."""
+        if self.number >= self._listener.backend.max_attempts or self.is_paused:
+            return False  # what is not read yet may be something that cannot be continued
+        return self.stage < AttemptStage.RECEIVING or self._listener.survives_restart(self.part_index)
+
+    @property
     def _silence_limit_s(self) -> float:
         """Longest silence: `first_byte_s` while the prompt is processed, `idle_s` after the first content.
 

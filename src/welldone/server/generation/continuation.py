@@ -19,6 +19,7 @@ from welldone.protocol.continuation import (
     PrefillStyle,
     continued_body,
     plan_continuation,
+    survives_failure,
 )
 from welldone.protocol.events import Json
 from welldone.protocol.lenient_json import as_positive_int
@@ -88,6 +89,10 @@ class Continuations:
             is_stopped = self._backend.model.state is ModelState.STOPPED
             upstreams = [None] if (failure.is_disconnect or failure.has_differed) and not is_stopped else []
         return any(self._plan(body, delivered, failure, upstream) is not None for upstream in upstreams)
+
+    def survives_restart(self, body: Json, delivered: Delivered) -> bool:
+        """Whether an answer that is sent now goes on if its local engine is replaced."""
+        return self.is_on and survives_failure(body, delivered, self._style(None))
 
     def begin(self, part: int, failure: AttemptFailure) -> None:
         """Continue a part with its next attempt."""

@@ -387,6 +387,13 @@ class ResponseTask(ClientOutput):
         self.continuations.ways.append(NO_WAY)
         return False
 
+    def survives_restart(self, part: int) -> bool:
+        """Whether the answer goes on if the local engine of this part is replaced while it generates."""
+        if not isinstance(self.pipeline, Pipeline) or not self.pipeline.parts[part].can_continue:
+            return False
+        delivered = self.pipeline.parts[part].delivered
+        return delivered is not None and self.continuations.survives_restart(self._request.bodies[part], delivered)
+
     async def _continue_part(self, lease: BackendLease, part: int) -> tuple[ContinuationWay, Json] | None:
         """Prepare pipeline and request for the rest of a part; None if this backend cannot continue it."""
         assert isinstance(self.pipeline, Pipeline)
