@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.supervisors import LIMIT_S, run, running_supervisor, short_answer
+from tests.engines.system_files import write
 from welldone.config.model import ModelSettings
 from welldone.engines import contention
 from welldone.engines.contention import (
@@ -33,16 +34,13 @@ SPINNING = (sys.executable, "-c", "while True: pass")
 
 def test_threads_of_a_process_and_its_children_are_read(tmp_path: Path) -> None:
     files = {
-        "7/task/7/schedstat": "1 2000000000 3\n",
-        "7/task/7/children": "9 10 ",
-        "7/task/8/schedstat": "1 500000000 3\n",
-        "9/task/9/schedstat": "1 0 3\n",
-        "9/task/11/schedstat": "",  # has ended
+        "proc/7/task/7/schedstat": "1 2000000000 3",
+        "proc/7/task/7/children": "9 10 ",
+        "proc/7/task/8/schedstat": "1 500000000 3",
+        "proc/9/task/9/schedstat": "1 0 3",
+        "proc/9/task/11/schedstat": "",  # has ended
     }
-    for name, text in files.items():
-        path = tmp_path / "proc" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write(tmp_path, files)
     assert waiting_times(7, root=tmp_path) == {"7": 2.0, "8": 0.5, "9": 0.0}
     assert waiting_times(1, root=tmp_path) == {}
 

@@ -5,18 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.system_files import write
 from welldone.engines.cores import SMALL_MODEL_BYTES, Waiting, default_threads, thread_limit, thread_waiting
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
-
-
-def write(root: Path, files: dict[str, str]) -> Path:
-    """Write files of a system."""
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
-    return root
 
 
 def topology(*siblings: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.engines import files, stand_in_server
-from tests.engines.test_cores import write
+from tests.engines.system_files import write
 from tests.models.gguf_writer import ALIGNMENT, Array, Kind, Value
 from welldone.config.model import ALL_LAYERS, ModelSettings
 from welldone.engines.errors import EngineError

@@ -30,7 +30,8 @@ class Waiting(StrEnum):
     SPIN = "spin"
     """For a long time, llama.cpp's default. That is the fastest, as long as no other program needs the CPUs."""
     SPIN_BRIEFLY = "spin briefly"
-    """As fast on two cores. One busy program makes it 3 times slower there, and long spinning more than 40 times."""
+    """Up to 9 % slower on two cores. One busy program makes it 3 times slower there, and long spinning more than 40
+    times."""
     SLEEP = "sleep"
     """2.5 times slower than spinning with 16 threads, and the fastest where other programs need the CPUs."""
     ENVIRONMENT = "environment"
