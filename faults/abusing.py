@@ -12,10 +12,10 @@ from faults.dialects import MESSAGES, RESPONSES
 from faults.foreign_abuses import foreign_abuses
 from faults.heartbeat import GapRecorder, beating, listening
 from faults.hostile_streams import KINDS, Kind
-from tests.live.faults import LONG_ANSWER, RESTARTS, cpu_of, engine_of, memory_of, metric, small_server
-from tests.live.server import Running
-from tests.live.upstream import gateway, upstream
 from tests.server.abuse import Abuse, abuses
+from tests.support.faults import LONG_ANSWER, RESTARTS, cpu_of, engine_of, memory_of, metric, small_server
+from tests.support.server import Running
+from tests.support.upstream import gateway, upstream
 from welldone.mock.script import HELLO_REPLY, MockReply
 from welldone.mock.server import MockHttpRequest
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from faults.case import Case, CaseContext, Figure, Outcome
 from faults.dialects import MESSAGES, OLLAMA_CHAT, RESPONSES
 from faults.planting import CLIENT, HEADER, KEYS, NAMED, OURS, PROMPT, STRANGER, THEIRS, Scene, playing, provoke
-from tests.live.faults import chat_once, engine_of, small_server
-from tests.live.raw import CHAT, Json, fetch
+from tests.support.faults import chat_once, engine_of, small_server
+from tests.support.raw import CHAT, Json, fetch
 
 SHOWN = ("/metrics", "/page/api/state", "/v1/models", "/openapi.json")
 """Paths on which the server describes itself to clients with a key."""

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 
 from faults.case import CaseContext
-from tests.live.server import KEY, Running
+from tests.support.server import KEY, Running
 
 LIMIT_S = 120.0
 """Timeout of every response, enough on a busy machine: a hang is a failure."""

@@ -8,9 +8,9 @@ from typing import Any
 from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import LIMIT_S, ClientReply, chat, connect, post, reset, run_concurrently, send_request
 from faults.lightweight import UpstreamConnection, UpstreamState, between, close_connections, settled, upstream
-from tests.live.faults import metric, open_files_of
-from tests.live.server import Running
-from tests.live.upstream import ACTIVE, RUNNING
+from tests.support.faults import metric, open_files_of
+from tests.support.server import Running
+from tests.support.upstream import ACTIVE, RUNNING
 
 IDLE_S = 0.02
 """Idle time after which the upstream closes; requests arrive at just that time."""

@@ -23,9 +23,9 @@ from faults.deaths import DEATHS
 from faults.dialects import COMPLETIONS, MESSAGES, OLLAMA_CHAT, OLLAMA_GENERATE, PATHS, RESPONSES, Json, reply_of_events
 from faults.dialects import request as request_body
 from faults.dying import PAUSE_S
-from tests.live.faults import metric
-from tests.live.server import Running
-from tests.live.upstream import gateway, upstream
+from tests.support.faults import metric
+from tests.support.server import Running
+from tests.support.upstream import gateway, upstream
 from welldone.mock.script import HELLO_REPLY, MockReply
 from welldone.mock.server import MockHttpRequest
 from welldone.protocol import events as ev

@@ -22,10 +22,10 @@ from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import CHAT, ClientReply, parse, percentile
 from faults.continued_answers import CONTINUATIONS, IDENTICAL, WHOLE, ContinuedAnswers, classify, shape_fields
 from faults.dialects import COMPLETIONS, MESSAGES, RESPONSES, Json, parts, request
-from tests.live.faults import engine_of, metric, small_server, wait_for_metric
-from tests.live.raw import RawConnection
-from tests.live.server import Running
 from tests.models.fixtures import load_default_model
+from tests.support.faults import engine_of, metric, small_server, wait_for_metric
+from tests.support.raw import RawConnection
+from tests.support.server import Running
 from welldone.engines.builds import WHEEL, engines_folder, list_builds
 from welldone.engines.models.install import PullError
 

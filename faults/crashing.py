@@ -16,9 +16,9 @@ import msgspec
 from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import CHAT, ClientReply, chat, connect, post, send_request
 from faults.hostile_requests import draw, shown
-from tests.live.faults import LONG_ANSWER, RESTARTS, Child, children, metric
-from tests.live.server import Running, serving
 from tests.models import encoders, vision
+from tests.support.faults import LONG_ANSWER, RESTARTS, Child, children, metric
+from tests.support.server import Running, serving
 
 SIGNALS = (signal.SIGSEGV, signal.SIGSTOP, signal.SIGKILL, signal.SIGABRT, signal.SIGBUS)
 """Signals of native crashes, of the OOM killer, and of a hang."""

@@ -11,9 +11,9 @@ import msgspec
 from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import ClientConnection, chat, connect, health, post, send_request
 from faults.lightweight import SETTLE_S
-from tests.live.faults import cpu_of, engine_of, open_files_of, small_server
-from tests.live.server import Running
-from tests.live.upstream import DONE, ROLE, STOP, TEXT, gateway, upstream
+from tests.support.faults import cpu_of, engine_of, open_files_of, small_server
+from tests.support.server import Running
+from tests.support.upstream import DONE, ROLE, STOP, TEXT, gateway, upstream
 from welldone.mock.script import HELLO_REPLY, MockReply
 from welldone.mock.server import MockHttpRequest
 

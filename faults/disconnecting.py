@@ -12,8 +12,8 @@ import time
 from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import LIMIT_S, connect, percentile, post
 from faults.dialects import PATHS, request
-from tests.live.server import Running
-from tests.live.upstream import REPLIES, gateway
+from tests.support.server import Running
+from tests.support.upstream import REPLIES, gateway
 from welldone.mock.script import MockReply, MockScript
 from welldone.mock.server import MockHttpRequest, MockServer
 

@@ -17,10 +17,10 @@ from faults.client import ClientReply, chat, exchange, post
 from tests.cli.run import COMMAND, ENVIRONMENT
 from tests.engines import files, web
 from tests.engines.web import Page
-from tests.live.faults import metric
-from tests.live.raw import fetch as ask_for
-from tests.live.server import LIMIT_S, Lines
-from tests.live.upstream import eventually, gateway, upstream
+from tests.support.faults import metric
+from tests.support.raw import fetch as ask_for
+from tests.support.server import LIMIT_S, Lines
+from tests.support.upstream import eventually, gateway, upstream
 
 SIZE_KB = 512
 MODEL_BYTES = 4 * 2**20

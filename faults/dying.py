@@ -18,8 +18,8 @@ from faults.client import CHAT, ClientReply, Ending, run_concurrently, send_requ
 from faults.deaths import DEATHS
 from faults.dialects import COMPLETIONS, MESSAGES, NATIVE, PATHS, RESPONSES, ending, reply, request, text
 from faults.failing import ATTEMPTS_LIMIT
-from tests.live.server import Running
-from tests.live.upstream import gateway, upstream
+from tests.support.server import Running
+from tests.support.upstream import gateway, upstream
 from welldone.mock.script import MockReply
 from welldone.mock.server import MockHttpRequest
 from welldone.rules.judge import LintVerdict, judge

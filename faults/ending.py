@@ -12,7 +12,7 @@ import msgspec
 
 from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import ClientConnection, chat, connect, post
-from tests.live.faults import (
+from tests.support.faults import (
     LONG_ANSWER,
     children,
     descendants,
@@ -21,8 +21,8 @@ from tests.live.faults import (
     start_chat,
     wait_until_refused,
 )
-from tests.live.server import LIMIT_S, Running
-from tests.live.upstream import DONE, ROLE, STOP, TEXT, eventually, gateway, upstream
+from tests.support.server import LIMIT_S, Running
+from tests.support.upstream import DONE, ROLE, STOP, TEXT, eventually, gateway, upstream
 from welldone.mock.script import MockChunk, MockReply
 
 SLOW = MockReply((ROLE, TEXT, *[MockChunk(TEXT.text, after_s=0.05)] * 10, STOP, DONE))

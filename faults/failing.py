@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import chat, send_request
 from faults.dialects import PATHS, ending, reply, request, text
-from tests.live.faults import metric
-from tests.live.server import Running
-from tests.live.upstream import Upstream, gateway, upstream
+from tests.support.faults import metric
+from tests.support.server import Running
+from tests.support.upstream import Upstream, gateway, upstream
 from welldone.mock.faults import FAULT_REPLIES
 from welldone.mock.script import MockReply
 from welldone.mock.server import MockHttpRequest

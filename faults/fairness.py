@@ -15,8 +15,8 @@ from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import CHAT, LIMIT_S, ClientReply, exchange, send_request
 from faults.dialects import COMPLETIONS, MESSAGES, OLLAMA_CHAT, OLLAMA_GENERATE, RESPONSES
 from faults.heartbeat import BEAT_MS, beating
-from tests.live.server import Running
-from tests.live.upstream import gateway, upstream
+from tests.support.server import Running
+from tests.support.upstream import gateway, upstream
 from welldone.mock.script import HELLO_REPLY, JSON_HEADERS, MockChunk, MockReply
 from welldone.mock.server import MockHttpRequest
 

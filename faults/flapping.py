@@ -7,8 +7,8 @@ import time
 from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import chat, percentile, send_request
 from faults.lightweight import UpstreamConnection, UpstreamState, between, close_connections, error_reply, upstream
-from tests.live.faults import metric
-from tests.live.server import Running
+from tests.support.faults import metric
+from tests.support.server import Running
 from welldone.gateway.upstream import FAILURE_THRESHOLD, OPEN_S
 
 FAST_S = 0.5

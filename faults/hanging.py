@@ -11,8 +11,8 @@ import msgspec
 from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import ClientReply, connect, post, run_concurrently
 from faults.dialects import PATHS, ending, reply, request, text
-from tests.live.server import Running
-from tests.live.upstream import gateway, upstream
+from tests.support.server import Running
+from tests.support.upstream import gateway, upstream
 from welldone.mock.script import MockReply
 from welldone.mock.server import MockHttpRequest
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from faults.client import LIMIT_S, connect, post
-from tests.live.server import Lines, Running
+from tests.support.server import Lines, Running
 
 BEAT_MS = 10
 """Gap between two tokens of the mock server."""

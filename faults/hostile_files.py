@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import ClientReply, chat, send_request
-from tests.live.faults import Child, children, memory_of
-from tests.live.server import Running, serving
 from tests.models import tiny
 from tests.models.gguf_writer import Gguf
+from tests.support.faults import Child, children, memory_of
+from tests.support.server import Running, serving
 from welldone.engines.models.gguf import GgufError, read_metadata
 
 HUGE = (2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)

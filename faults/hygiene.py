@@ -4,10 +4,10 @@ import re
 from typing import NamedTuple
 
 from faults.case import Case, CaseContext, Figure, Outcome
-from tests.live.faults import send_raw, split_replies
-from tests.live.raw import CHAT, fetch
-from tests.live.server import KEY, Running
-from tests.live.upstream import gateway, upstream
+from tests.support.faults import send_raw, split_replies
+from tests.support.raw import CHAT, fetch
+from tests.support.server import KEY, Running
+from tests.support.upstream import gateway, upstream
 
 HOST = "Host: localhost"
 BEARER = f"Authorization: Bearer {KEY}"

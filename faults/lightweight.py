@@ -11,8 +11,8 @@ from typing import cast
 import msgspec
 
 from faults.client import LIMIT_S, ClientReply, parse
-from tests.live.server import Running
-from tests.live.upstream import gateway
+from tests.support.server import Running
+from tests.support.upstream import gateway
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"

@@ -22,9 +22,9 @@ from faults.lightweight import (
     text_chunk,
     upstream,
 )
-from tests.live.faults import memory_of, metric, open_files_of
-from tests.live.server import Running
-from tests.live.upstream import ACTIVE
+from tests.support.faults import memory_of, metric, open_files_of
+from tests.support.server import Running
+from tests.support.upstream import ACTIVE
 
 KB, MB = 2**10, 2**20
 OFFERED, OFFERED_SHORT = 256, 48

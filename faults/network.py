@@ -18,10 +18,10 @@ import msgspec
 
 from faults import progress
 from faults.case import Case, CaseContext, Figure, Outcome
-from tests.live.faults import metric, open_files_of, start_chat
-from tests.live.raw import RawConnection, parse_valid
-from tests.live.server import Running
-from tests.live.upstream import ACTIVE, DONE, REPLIES, ROLE, STOP, TEXT, chat_text, gateway, upstream
+from tests.support.faults import metric, open_files_of, start_chat
+from tests.support.raw import RawConnection, parse_valid
+from tests.support.server import Running
+from tests.support.upstream import ACTIVE, DONE, REPLIES, ROLE, STOP, TEXT, chat_text, gateway, upstream
 from welldone.mock.script import MockReply
 from welldone.mock.server import MockHttpRequest
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import ClientReply, Ending, chat, send_request
-from tests.live.server import Running
-from tests.live.upstream import gateway, upstream
+from tests.support.server import Running
+from tests.support.upstream import gateway, upstream
 from welldone.mock.script import HELLO_REPLY, MockChunk, MockReply, ReplyEnd
 from welldone.mock.server import MockHttpRequest
 

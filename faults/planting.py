@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from tests.live.raw import CHAT, COMPLETIONS, Json, RawConnection, Reply
-from tests.live.server import Running
-from tests.live.upstream import DONE, ROLE, TEXT, Upstream, gateway, reply_by_model, upstream
+from tests.support.raw import CHAT, COMPLETIONS, Json, RawConnection, Reply
+from tests.support.server import Running
+from tests.support.upstream import DONE, ROLE, TEXT, Upstream, gateway, reply_by_model, upstream
 from welldone.mock import script
 from welldone.mock.faults import redirect
 from welldone.mock.script import MockChunk, MockScript, json_reply

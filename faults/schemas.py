@@ -16,10 +16,10 @@ import msgspec
 
 from faults.case import Case, CaseContext, Figure, Outcome
 from tests.clients.client import ENVIRONMENT
-from tests.live.faults import small_server
-from tests.live.raw import RawConnection
-from tests.live.server import Running
-from tests.live.upstream import Upstream, gateway
+from tests.support.faults import small_server
+from tests.support.raw import RawConnection
+from tests.support.server import Running
+from tests.support.upstream import Upstream, gateway
 from welldone.mock.reference.server import ReferenceServer
 
 Json: TypeAlias = dict[str, Any]

@@ -11,9 +11,9 @@ from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import LIMIT_S, ClientConnection, chat, connect, health, parse, percentile, post, send_request
 from faults.heartbeat import GapRecorder, beating, listening
 from faults.lightweight import settled
-from tests.live.faults import children, memory_of, open_files_of
-from tests.live.server import Running
-from tests.live.upstream import gateway
+from tests.support.faults import children, memory_of, open_files_of
+from tests.support.server import Running
+from tests.support.upstream import gateway
 
 SOCKETS, SOCKETS_SHORT = 1_100, 60
 AT_ONCE = 100

@@ -22,9 +22,9 @@ from faults.lightweight import (
     settled,
     upstream,
 )
-from tests.live.faults import engine_of, memory_of, metric, open_files_of, small_server
-from tests.live.server import Running
-from tests.live.upstream import ACTIVE, RUNNING
+from tests.support.faults import engine_of, memory_of, metric, open_files_of, small_server
+from tests.support.server import Running
+from tests.support.upstream import ACTIVE, RUNNING
 
 REQUESTS, REQUESTS_SHORT = 100_000, 300
 LOCAL_REQUESTS, LOCAL_REQUESTS_SHORT, LOCAL_PER = 5_000, 30, 1_000

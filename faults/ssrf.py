@@ -15,11 +15,11 @@ from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import CHAT, ClientReply, parse, post
 from faults.dialects import MESSAGES, OLLAMA_CHAT, RESPONSES
 from faults.hygiene import CLOSE, lines
-from tests.live.faults import send_raw, small_server
-from tests.live.raw import Json
-from tests.live.server import KEY, Running
-from tests.live.upstream import gateway, upstream
 from tests.models import vision
+from tests.support.faults import send_raw, small_server
+from tests.support.raw import Json
+from tests.support.server import KEY, Running
+from tests.support.upstream import gateway, upstream
 from welldone.mock.faults import redirect
 from welldone.mock.script import HELLO_REPLY, MockReply
 from welldone.mock.server import MockHttpRequest

@@ -12,9 +12,9 @@ from pathlib import Path
 from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import ClientConnection, ClientReply, chat, connect, post, run_concurrently, send_request
 from faults.crashing import PROGRAM
-from tests.live.faults import PROCESSING, RESTARTS, descendants, memory_of, metric, small_server, wait_for_metric
-from tests.live.server import Running, serving
-from tests.live.upstream import gateway, upstream
+from tests.support.faults import PROCESSING, RESTARTS, descendants, memory_of, metric, small_server, wait_for_metric
+from tests.support.server import Running, serving
+from tests.support.upstream import gateway, upstream
 from welldone.server.body_budget import BODY_BUDGET_BYTES
 
 ROOT = Path("/sys/fs/cgroup")

@@ -16,9 +16,9 @@ from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import CHAT, ClientReply, chat, connect, post, run_concurrently, send_request
 from faults.failing import ATTEMPTS_LIMIT
 from faults.matrix import ENDLESS, EXPECTED, fault
-from tests.live.faults import memory_of
-from tests.live.server import Running
-from tests.live.upstream import Upstream, gateway, upstream
+from tests.support.faults import memory_of
+from tests.support.server import Running
+from tests.support.upstream import Upstream, gateway, upstream
 from welldone.mock.faults import redirect
 from welldone.mock.script import MockReply
 from welldone.mock.server import MockHttpRequest

@@ -12,11 +12,11 @@ from typing import Literal, NamedTuple, TypeAlias
 from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import ClientReply, chat, parse
 from faults.hygiene import CLOSE, lines
-from tests.live.faults import send_raw
-from tests.live.raw import CHAT
 from tests.live.routes import OPEN, all_routes
-from tests.live.server import KEY, Running
-from tests.live.upstream import gateway, upstream
+from tests.support.faults import send_raw
+from tests.support.raw import CHAT
+from tests.support.server import KEY, Running
+from tests.support.upstream import gateway, upstream
 
 APP = "https://app.example"
 BOX = "box.example"

@@ -15,7 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from welldone.protocol.pipeline import StreamPipeline
 
-pytest_plugins = ["tests.models.fixtures", "tests.live.server"]
+pytest_plugins = ["tests.models.fixtures", "tests.support.server"]
 
 ROOT = Path(__file__).parent
 TIERS = {"clients": 2, "deploy": 2, "web": 2, "faults": 3}

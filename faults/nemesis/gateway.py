@@ -17,9 +17,9 @@ from faults.nemesis.client_actions import UPSTREAMS, ClientAction, draw
 from faults.nemesis.totals import RunTotals, check_alive
 from faults.nemesis.toxics import Proxy
 from faults.nemesis.upstream_actions import Json
-from tests.live.faults import children, metric, open_files_of
-from tests.live.server import Running
-from tests.live.upstream import ACTIVE, RUNNING, gateway
+from tests.support.faults import children, metric, open_files_of
+from tests.support.server import Running
+from tests.support.upstream import ACTIVE, RUNNING, gateway
 
 _KEYS = {f"client-{number}": f"wd-nemesis-key-{number:08}" for number in range(5)}
 _OURS = ("a request failed", "a response failed", "a response could not be ended")

@@ -18,7 +18,7 @@ from faults.nemesis.client_actions import ClientAction, Dialect
 from faults.nemesis.gateway import mistakes
 from faults.nemesis.totals import RunTotals, check_alive
 from faults.nemesis.upstream_actions import Json
-from tests.live.faults import (
+from tests.support.faults import (
     DEFERRED,
     ENGINE,
     PROCESSING,
@@ -29,7 +29,7 @@ from tests.live.faults import (
     open_files_of,
     small_server,
 )
-from tests.live.server import KEY, Running
+from tests.support.server import KEY, Running
 
 _DIALECTS: tuple[Dialect, ...] = ("chat", "completions", "responses", "ollama")
 """Dialects with a schema."""

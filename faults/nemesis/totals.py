@@ -6,7 +6,7 @@ from itertools import count
 from faults.case import Figure
 from faults.nemesis.client_actions import ClientAction
 from faults.nemesis.history import ENDINGS, ObservedReply, violations
-from tests.live.server import Running
+from tests.support.server import Running
 
 
 class RunTotals:

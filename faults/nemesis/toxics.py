@@ -12,7 +12,7 @@ from typing import Literal, Self, TypeAlias, get_args
 
 from faults.client import reset
 from faults.nemesis.upstream_actions import MARKER
-from tests.live.upstream import run_until_first_ends
+from tests.support.upstream import run_until_first_ends
 
 Kind: TypeAlias = Literal["latency", "down", "bandwidth", "slow_close", "timeout", "reset_peer", "slicer", "limit_data"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

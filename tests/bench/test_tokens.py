@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.engines import files
 from tests.http.aio import run
-from tests.live.raw import fetch
-from tests.live.server import Running
 from tests.models.gguf_writer import Array, Kind, Scalar, Value
+from tests.support.raw import fetch
+from tests.support.server import Running
 from tests.table import table
 from welldone.bench import words
 from welldone.bench.tokens import ESTIMATED_COUNTER, BenchTokenCounter, WordCounter, find_token_counter, why_no_counter

@@ -12,8 +12,8 @@ from benchmarks.random_gguf import Packed
 from tests.cli.run import run
 from tests.engines import files, stand_in_server
 from tests.engines.test_llama_server import installed_build
-from tests.live.server import serving
 from tests.models.gguf_writer import Gguf
+from tests.support.server import serving
 from welldone.cli import engine, ui
 from welldone.config.model import ModelSettings
 from welldone.config.server import Config, ServeSettings

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.server import LIMIT_S, serving
-from tests.live.upstream import upstream
+from tests.support.server import LIMIT_S, serving
+from tests.support.upstream import upstream
 from welldone.cli.service_manager import ServiceManager
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="abstract sockets exist on Linux only")

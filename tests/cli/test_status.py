@@ -17,10 +17,10 @@ from tests.cli.live import watched
 from tests.cli.run import COMMAND, ENVIRONMENT, Run
 from tests.engines import web
 from tests.engines.web import Page, Site
-from tests.live.faults import start_chat
-from tests.live.raw import RawConnection
-from tests.live.server import KEY, Running
-from tests.live.upstream import eventually, gateway, upstream
+from tests.support.faults import start_chat
+from tests.support.raw import RawConnection
+from tests.support.server import KEY, Running
+from tests.support.upstream import eventually, gateway, upstream
 from welldone import __version__
 from welldone.cli.server_status import NO_METRICS, NO_PAGE, NOT_ADMIN
 from welldone.cli.ui import ExitCode

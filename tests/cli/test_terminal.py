@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.live import watched
 from tests.cli.run import COMMAND, ENVIRONMENT, run
-from tests.live.upstream import upstream
+from tests.support.upstream import upstream
 
 PLAIN = {name: value for name, value in ENVIRONMENT.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
 

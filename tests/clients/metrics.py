@@ -4,7 +4,7 @@ import re
 import time
 import urllib.request
 
-from tests.live.server import Running
+from tests.support.server import Running
 
 # Longer than a server needs to notice a disconnect.
 LIMIT_S = 20.0

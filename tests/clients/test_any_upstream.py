@@ -11,8 +11,8 @@ from tests.clients import scripted_upstream
 from tests.clients.api_clients import ANTHROPIC_PYTHON, API_CLIENTS, GOOGLE_PYTHON, OPENAI_PYTHON
 from tests.clients.client import Client, Program
 from tests.clients.programs.job import Job, Result
-from tests.live.server import Running
-from tests.live.upstream import gateway, upstream
+from tests.support.server import Running
+from tests.support.upstream import gateway, upstream
 
 CHAT_PYTHON = Program(name="openai-python", home="clients", file="openai_raw")
 CLIENTS = [client for client in API_CLIENTS if client.program in (OPENAI_PYTHON, ANTHROPIC_PYTHON, GOOGLE_PYTHON)]

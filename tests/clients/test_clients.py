@@ -8,7 +8,7 @@ import pytest
 from tests.clients import metrics
 from tests.clients.client import Client, Program
 from tests.clients.programs.job import City, Days, Job, Result
-from tests.live.server import Running
+from tests.support.server import Running
 
 PROGRAMS = {
     program.name: program

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.upstream import gateway, upstream
 from tests.oracle import codex
+from tests.support.upstream import gateway, upstream
 from welldone.mock.script import CHUNK_TEMPLATE, HELLO_REPLY, MockChunk, MockReply
 from welldone.mock.server import MockHttpRequest
 

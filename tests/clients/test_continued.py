@@ -22,10 +22,10 @@ from tests.clients.client import Client, Program
 from tests.clients.matrix_clients import parsed
 from tests.clients.programs.job import WEATHER, Job, Result
 from tests.clients.test_clients import PROGRAMS
-from tests.live.faults import LINUX, RESTARTS, engine_of, small_server
-from tests.live.server import Running
-from tests.live.upstream import Upstream, eventually, gateway, upstream
 from tests.oracle import codex
+from tests.support.faults import LINUX, RESTARTS, engine_of, small_server
+from tests.support.server import Running
+from tests.support.upstream import Upstream, eventually, gateway, upstream
 from welldone.mock.script import CHUNK_TEMPLATE, MockChunk, MockReply, cut_at
 from welldone.mock.server import MockHttpRequest
 

@@ -10,7 +10,7 @@ from tests.clients import metrics
 from tests.clients.api_clients import API_CLIENTS, EACH_CLIENT, EACH_STREAM, ApiClient
 from tests.clients.client import Client, Program
 from tests.clients.programs.job import City, Days, Job, Result
-from tests.live.server import Running
+from tests.support.server import Running
 
 # Small models answer it and stop within ROOM_TOKENS.
 QUESTION = "What is the capital of France? Answer in one short sentence."

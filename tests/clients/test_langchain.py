@@ -10,8 +10,8 @@ import pytest
 
 from tests.clients.client import ENVIRONMENT, LIMIT_S, PROGRAMS, ROOT
 from tests.clients.tool_stand_in import reply_with_tools
-from tests.live.server import Running, serving
-from tests.live.upstream import gateway, upstream
+from tests.support.server import Running, serving
+from tests.support.upstream import gateway, upstream
 
 HOME = ROOT / ".venv-langchain"
 MODULE = ROOT / "tests/clients/programs/langchain_standard.py"

@@ -16,7 +16,7 @@ from tests.clients.matrix_clients import MATRIX_CLIENTS, MatrixClient
 from tests.clients.programs.job import Job, Result
 from tests.clients.replay_server import replaying
 from tests.clients.table import Cell, draw
-from tests.live.server import KEY, serving
+from tests.support.server import KEY, serving
 
 pytestmark = pytest.mark.tier3
 

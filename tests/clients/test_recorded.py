@@ -12,7 +12,7 @@ from tests.clients.client import Client, Program
 from tests.clients.matrix_clients import NO_ERROR, parsed
 from tests.clients.programs.job import Job, Result
 from tests.clients.replay_server import replaying
-from tests.live.server import Running, serving
+from tests.support.server import Running, serving
 
 pytestmark = pytest.mark.tier3
 

@@ -10,8 +10,8 @@ from tests.clients import metrics, scripted_upstream
 from tests.clients.api_clients import AGENTS, ALL_MODES, API_CLIENTS, EACH_CLIENT, EACH_MODE, EACH_STREAM, ApiClient
 from tests.clients.client import Client, Program
 from tests.clients.programs.job import Job, Result
-from tests.live.server import Running
-from tests.live.upstream import ACTIVE, Upstream, gateway, upstream
+from tests.support.server import Running
+from tests.support.upstream import ACTIVE, Upstream, gateway, upstream
 
 RunScenario = Callable[..., Result]
 INTERNAL_ERRORS = {

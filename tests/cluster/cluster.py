@@ -18,7 +18,7 @@ from ray import serve
 from ray.cluster_utils import Cluster
 
 from tests.cluster.load import RemoteServer
-from tests.live.server import LIMIT_S
+from tests.support.server import LIMIT_S
 from welldone.cluster import replica_registry
 from welldone.cluster.application import app
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.live.raw import CHAT, LIMIT_S, Json, RawConnection, parse_valid
-from tests.live.server import Running
+from tests.support.raw import CHAT, LIMIT_S, Json, RawConnection, parse_valid
+from tests.support.server import Running
 
 ON_RAY = pytest.mark.filterwarnings("ignore")
 """Mark of all Ray tests: Ray causes many deprecation warnings."""

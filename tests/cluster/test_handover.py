@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cluster.load import FAST_SCALING, ON_RAY
-from tests.live.faults import metric
-from tests.live.raw import CHAT, Json, RawConnection, parse_valid
+from tests.support.faults import metric
+from tests.support.raw import CHAT, Json, RawConnection, parse_valid
 
 if TYPE_CHECKING:
     from tests.cluster.cluster import RayCluster

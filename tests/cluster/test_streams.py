@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.load import ON_RAY, PendingRequest, RemoteServer
 from tests.http.aio import run
-from tests.live.raw import CHAT, STREAM, Json, RawConnection, Reply, chat, complete, fetch, parse_valid
+from tests.support.raw import CHAT, STREAM, Json, RawConnection, Reply, chat, complete, fetch, parse_valid
 from welldone.check.reports import text
 from welldone.check.run import check
 from welldone.check.settings import CheckSettings, Timeouts

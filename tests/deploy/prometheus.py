@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.live.server import LIMIT_S, Lines, Running
+from tests.support.server import LIMIT_S, Lines, Running
 
 NEEDS_PROMETHEUS = pytest.mark.skipif(
     shutil.which("promtool") is None or shutil.which("prometheus") is None,

@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from tests.deploy.manifests import ROOT
-from tests.live.faults import start_chat
-from tests.live.raw import RawConnection
 from tests.live.redis import NEEDS_REDIS, real_redis
-from tests.live.server import serving
-from tests.live.upstream import Upstream
+from tests.support.faults import start_chat
+from tests.support.raw import RawConnection
+from tests.support.server import serving
+from tests.support.upstream import Upstream
 from welldone.cli.serve import read_serve_config
 from welldone.config.server import Config
 from welldone.mock.script import HELLO_REPLY

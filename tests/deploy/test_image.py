@@ -14,8 +14,8 @@ import pytest
 
 from tests.deploy.manifests import ROOT, of_kind
 from tests.deploy.manifests import applied as objects
-from tests.live.faults import small_server
-from tests.live.server import LIMIT_S
+from tests.support.faults import small_server
+from tests.support.server import LIMIT_S
 from welldone.engines.models.store import models_folder
 
 FILES = [ROOT / "deploy" / "Dockerfile", ROOT / "deploy" / "ray" / "Dockerfile"]

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.deploy.manifests import TOML, Json, applied, of_kind, variables
-from tests.live.faults import LINUX, start_chat, wait_until_refused
-from tests.live.raw import CHAT, LIMIT_S, fetch, parse_valid
-from tests.live.server import Running, serving
-from tests.live.upstream import DONE, ROLE, STOP, TEXT, Upstream, upstream
+from tests.support.faults import LINUX, start_chat, wait_until_refused
+from tests.support.raw import CHAT, LIMIT_S, fetch, parse_valid
+from tests.support.server import Running, serving
+from tests.support.upstream import DONE, ROLE, STOP, TEXT, Upstream, upstream
 from welldone.mock.script import MockChunk, MockReply
 
 pytestmark = LINUX

@@ -15,10 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.deploy.manifests import ROOT
 from tests.deploy.prometheus import NEEDS_PROMETHEUS, RealPrometheus, real_prometheus
 from tests.deploy.promql import Selector, parse
-from tests.live.faults import start_chat
-from tests.live.raw import RawConnection
-from tests.live.server import Running
-from tests.live.upstream import REPLIES, eventually, gateway, upstream
+from tests.support.faults import start_chat
+from tests.support.raw import RawConnection
+from tests.support.server import Running
+from tests.support.upstream import REPLIES, eventually, gateway, upstream
 from welldone.mock.script import MockReply
 from welldone.mock.server import MockHttpRequest
 

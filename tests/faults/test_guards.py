@@ -8,7 +8,7 @@ from faults.canaries import Artifact
 from faults.hygiene import is_hung_up
 from faults.ssrf import trap
 from faults.web_access import APP, SETUPS, Kind, Name, Page, Visit, right
-from tests.live.server import KEY
+from tests.support.server import KEY
 
 
 def test_a_trap_counts_connections_on_each_address() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.live.redis import RealRedis, real_redis
-from tests.live.server import Running, serving
-from tests.live.upstream import Upstream, upstream
 from tests.models.fixtures import VisionModel
+from tests.support.server import Running, serving
+from tests.support.upstream import Upstream, upstream
 
 _SMALL = "threads = 1\nctx_size = 4096\nparallel = 2"
 

@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.live.faults import start_chat
-from tests.live.server import LIMIT_S, Running
+from tests.support.faults import start_chat
+from tests.support.server import LIMIT_S, Running
 
 
 def run_keys(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.live.server import LIMIT_S, Lines
+from tests.support.server import LIMIT_S, Lines
 
 NEEDS_REDIS = pytest.mark.skipif(
     shutil.which("redis-server") is None, reason="redis-server is not installed (Debian package redis-server)"

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tests.http.aio import run
-from tests.live.server import Running
+from tests.support.server import Running
 from welldone.bench.run import run_bench
 from welldone.bench.settings import BenchmarkKind, BenchSettings, LengthSpec
 from welldone.http import recording_client

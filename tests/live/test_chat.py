@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.live.raw import STREAM, chat, fetch
-from tests.live.server import Running
+from tests.support.raw import STREAM, chat, fetch
+from tests.support.server import Running
 
 ODD = 'Tell me about \N{GRINNING FACE} and\u2028 "quotes" \\ data: [DONE]'
 # Without the prompt cache the engine computes bit-identical results each time.

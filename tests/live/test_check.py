@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.http.aio import run
-from tests.live.server import KEY, LATE_HEADERS, Running
-from tests.live.upstream import Upstream, gateway
+from tests.support.server import KEY, LATE_HEADERS, Running
+from tests.support.upstream import Upstream, gateway
 from welldone.check.report import Report, Verdict
 from welldone.check.reports import text
 from welldone.check.run import check

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.live.raw import COMPLETIONS, STREAM, chat, complete, fetch
-from tests.live.server import Running
+from tests.support.raw import COMPLETIONS, STREAM, chat, complete, fetch
+from tests.support.server import Running
 
 FIELDS: dict[str, Any] = {"temperature": 0, "max_tokens": 16, "cache_prompt": False}
 

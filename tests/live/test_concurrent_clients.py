@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 
-from tests.live.raw import LIMIT_S, ParsedReply, chat, complete, fetch
-from tests.live.server import Running
+from tests.support.raw import LIMIT_S, ParsedReply, chat, complete, fetch
+from tests.support.server import Running
 
 pytestmark = pytest.mark.tier3
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.faults import LINUX, RESTARTS, chat_body, engine_of, metric, small_server
-from tests.live.raw import CHAT, COMPLETIONS, Json, ParsedReply, RawConnection, parse_valid
-from tests.live.server import Running
+from tests.support.faults import LINUX, RESTARTS, chat_body, engine_of, metric, small_server
+from tests.support.raw import CHAT, COMPLETIONS, Json, ParsedReply, RawConnection, parse_valid
+from tests.support.server import Running
 
 pytestmark = [LINUX, pytest.mark.tier2]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.faults import (
+from tests.support.faults import (
     DEFERRED,
     LINUX,
     LONG_ANSWER,
@@ -23,8 +23,8 @@ from tests.live.faults import (
     stream_error,
     wait_for_metric,
 )
-from tests.live.raw import STREAM, fetch, parse_valid
-from tests.live.server import Running, serving
+from tests.support.raw import STREAM, fetch, parse_valid
+from tests.support.server import Running, serving
 
 pytestmark = [LINUX, pytest.mark.tier2]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.live.faults import (
+from tests.support.faults import (
     DEFERRED,
     LINUX,
     LONG_ANSWER,
@@ -26,8 +26,8 @@ from tests.live.faults import (
     wait_for_metric,
     wait_until_accepted,
 )
-from tests.live.raw import Reply, parse_valid
-from tests.live.server import LIMIT_S, Running, serving
+from tests.support.raw import Reply, parse_valid
+from tests.support.server import LIMIT_S, Running, serving
 from welldone.mock.script import CHUNK_TEMPLATE, MockChunk, MockReply, MockScript
 from welldone.rules.trace import read_capture
 

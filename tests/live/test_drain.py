@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.faults import (
+from tests.support.faults import (
     LINUX,
     LONG_ANSWER,
     engine_of,
@@ -17,8 +17,8 @@ from tests.live.faults import (
     wait_until_accepted,
     wait_until_refused,
 )
-from tests.live.raw import parse_valid
-from tests.live.server import LIMIT_S
+from tests.support.raw import parse_valid
+from tests.support.server import LIMIT_S
 
 pytestmark = [LINUX, pytest.mark.tier2]
 

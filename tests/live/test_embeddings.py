@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.live.raw import Json, fetch
-from tests.live.server import Running
+from tests.support.raw import Json, fetch
+from tests.support.server import Running
 
 WIDTH = 32
 CAT, SAT, STOCKS = "the cat sat on the mat", "a cat sat on a mat", "stock market fell today"

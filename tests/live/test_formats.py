@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from tests.live.raw import STREAM, chat, complete, fetch
-from tests.live.server import Running
+from tests.support.raw import STREAM, chat, complete, fetch
+from tests.support.server import Running
 
 # Letters only: an incomplete UTF-8 character, which random weights may produce, has no definite length.
 Short = Annotated[str, msgspec.Meta(pattern="^[A-Za-z ]{1,16}$")]

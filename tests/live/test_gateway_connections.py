@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.http.certificates import make_pair
-from tests.live.faults import chat_once, start_chat
-from tests.live.raw import STREAM
-from tests.live.upstream import chat_text, gateway, proxy, upstream
+from tests.support.faults import chat_once, start_chat
+from tests.support.raw import STREAM
+from tests.support.upstream import chat_text, gateway, proxy, upstream
 
 pytestmark = pytest.mark.tier3
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.http.aio import run
-from tests.live.faults import LINUX, disconnect, start_chat, wait_for_metric
-from tests.live.server import Running
-from tests.live.upstream import REPLIES, ROLE, RUNNING, TEXT, Upstream, gateway, upstream
 from tests.server import running_gateway
 from tests.server.running_server import CHAT
+from tests.support.faults import LINUX, disconnect, start_chat, wait_for_metric
+from tests.support.server import Running
+from tests.support.upstream import REPLIES, ROLE, RUNNING, TEXT, Upstream, gateway, upstream
 from welldone.mock.script import MockReply
 
 pytestmark = LINUX

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.faults import LINUX, start_chat, stream_error, wait_until_refused
-from tests.live.raw import RawConnection, parse_valid
-from tests.live.server import LIMIT_S
-from tests.live.upstream import DONE, ROLE, STOP, TEXT, Upstream, gateway, upstream
+from tests.support.faults import LINUX, start_chat, stream_error, wait_until_refused
+from tests.support.raw import RawConnection, parse_valid
+from tests.support.server import LIMIT_S
+from tests.support.upstream import DONE, ROLE, STOP, TEXT, Upstream, gateway, upstream
 from welldone.mock.script import MockChunk, MockReply
 
 pytestmark = [LINUX, pytest.mark.tier2]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.faults import chat_once, metric, start_chat, wait_for_metric
-from tests.live.raw import Reply, fetch
-from tests.live.server import Running
-from tests.live.upstream import Upstream, eventually, gateway, upstream
+from tests.support.faults import chat_once, metric, start_chat, wait_for_metric
+from tests.support.raw import Reply, fetch
+from tests.support.server import Running
+from tests.support.upstream import Upstream, eventually, gateway, upstream
 
 BROKEN = {
     "close-first": {502},

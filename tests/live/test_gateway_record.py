@@ -12,10 +12,10 @@ import pytest
 
 from tests.cli.run import COMMAND, ENVIRONMENT
 from tests.cli.run import run as command
-from tests.live.faults import LINUX, chat_once, metric, start_chat
-from tests.live.raw import LIMIT_S, Json, fetch
-from tests.live.server import Lines, Running
-from tests.live.upstream import REPLIES, Upstream, eventually, gateway, upstream
+from tests.support.faults import LINUX, chat_once, metric, start_chat
+from tests.support.raw import LIMIT_S, Json, fetch
+from tests.support.server import Lines, Running
+from tests.support.upstream import REPLIES, Upstream, eventually, gateway, upstream
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 

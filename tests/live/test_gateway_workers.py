@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.faults import LINUX, Child, chat_once, children, metric, start_chat, stream_error, wait_until_refused
-from tests.live.raw import CHAT, RawConnection, parse_valid
-from tests.live.server import LIMIT_S, Running
-from tests.live.upstream import DONE, ROLE, STOP, TEXT, Upstream, eventually, gateway, reply_by_model, upstream
+from tests.support.faults import LINUX, Child, chat_once, children, metric, start_chat, stream_error, wait_until_refused
+from tests.support.raw import CHAT, RawConnection, parse_valid
+from tests.support.server import LIMIT_S, Running
+from tests.support.upstream import DONE, ROLE, STOP, TEXT, Upstream, eventually, gateway, reply_by_model, upstream
 from welldone.mock.script import MockChunk, MockReply
 from welldone.mock.server import MockHttpRequest
 

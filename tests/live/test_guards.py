@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.live.faults import chat_body, chat_once, post_bytes, send_raw, small_server, split_replies, start_chat
-from tests.live.raw import CHAT, Json, RawConnection, Reply, fetch, parse_valid
 from tests.live.routes import OPEN, all_routes
-from tests.live.server import KEY, LIMIT_S, Running, serving
+from tests.support.faults import chat_body, chat_once, post_bytes, send_raw, small_server, split_replies, start_chat
+from tests.support.raw import CHAT, Json, RawConnection, Reply, fetch, parse_valid
+from tests.support.server import KEY, LIMIT_S, Running, serving
 from welldone.gateway.errors import ErrorFormat
 from welldone.rules.trace import read_capture
 

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from tests.live.raw import CHAT, LIMIT_S, STREAM, Json, chat, fetch
-from tests.live.server import Running
+from tests.support.raw import CHAT, LIMIT_S, STREAM, Json, chat, fetch
+from tests.support.server import Running
 
 HELLO: Json = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.engines.fake_hub import FakeHub, fake_hub
-from tests.live.faults import chat_once
-from tests.live.server import KEY, LIMIT_S, serving
+from tests.support.faults import chat_once
+from tests.support.server import KEY, LIMIT_S, serving
 
 pytestmark = pytest.mark.tier2
 

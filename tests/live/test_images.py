@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.live.raw import CHAT, STREAM, Json, ParsedReply, chat, fetch
-from tests.live.server import Running
 from tests.models.picture import data_url, png
+from tests.support.raw import CHAT, STREAM, Json, ParsedReply, chat, fetch
+from tests.support.server import Running
 
 RED, BLUE = data_url(png(32, 32, (250, 10, 10))), data_url(png(32, 32, (10, 10, 250)))
 FIELDS: dict[str, Any] = {"temperature": 0, "max_tokens": 40, "cache_prompt": False}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.live.raw import STREAM, chat, fetch
-from tests.live.server import Running, serving
-from tests.live.upstream import Upstream, gateway, upstream
 from tests.models import tiny
+from tests.support.raw import STREAM, chat, fetch
+from tests.support.server import Running, serving
+from tests.support.upstream import Upstream, gateway, upstream
 from welldone.mock.script import CHUNK_TEMPLATE, HELLO_REPLY, MockChunk, MockReply
 
 PIECES = ("```json\n", '{"name": "get_time"', ', "arguments": ', '{"zone": "UTC"}', "}\n```")

@@ -10,8 +10,8 @@ import pytest
 
 from tests.live import keys_command
 from tests.live.keys_command import chat_status, has_status
-from tests.live.server import LIMIT_S
-from tests.live.upstream import Upstream, eventually, gateway
+from tests.support.server import LIMIT_S
+from tests.support.upstream import Upstream, eventually, gateway
 
 pytestmark = pytest.mark.tier2
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.faults import LINUX, engine_of, small_server, start_chat
-from tests.live.raw import CHAT, Json, RawConnection, Reply, fetch, parse_valid
-from tests.live.server import LIMIT_S, Running
-from tests.live.upstream import gateway, upstream
+from tests.support.faults import LINUX, engine_of, small_server, start_chat
+from tests.support.raw import CHAT, Json, RawConnection, Reply, fetch, parse_valid
+from tests.support.server import LIMIT_S, Running
+from tests.support.upstream import gateway, upstream
 from welldone.protocol.catalog import RULES, Severity
 
 pytestmark = pytest.mark.tier2

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.live.faults import LINUX, chat_once, metric
-from tests.live.raw import fetch
-from tests.live.server import Running, serving
-from tests.live.upstream import eventually
+from tests.support.faults import LINUX, chat_once, metric
+from tests.support.raw import fetch
+from tests.support.server import Running, serving
+from tests.support.upstream import eventually
 
 pytestmark = [LINUX, pytest.mark.tier2]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.raw import LIMIT_S, STREAM, Json, chat, complete, fetch
-from tests.live.server import Running, serving
-from tests.live.upstream import eventually
+from tests.support.raw import LIMIT_S, STREAM, Json, chat, complete, fetch
+from tests.support.server import Running, serving
+from tests.support.upstream import eventually
 from welldone.config.builtin_model import DEFAULT_MODEL
 
 pytestmark = pytest.mark.tier3

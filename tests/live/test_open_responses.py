@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
-from tests.live.raw import LIMIT_S, STREAM, RawConnection
-from tests.live.server import Running
 from tests.models.picture import data_url, png
 from tests.server import open_responses
+from tests.support.raw import LIMIT_S, STREAM, RawConnection
+from tests.support.server import Running
 from welldone.protocol.sse import SseDecoder
 from welldone.rules.judge import judge
 

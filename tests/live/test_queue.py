@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.faults import (
+from tests.support.faults import (
     LINUX,
     PROCESSING,
     Child,
@@ -19,8 +19,8 @@ from tests.live.faults import (
     wait_for_metric,
     wait_until_accepted,
 )
-from tests.live.raw import STREAM, fetch, parse_valid
-from tests.live.server import Running
+from tests.support.raw import STREAM, fetch, parse_valid
+from tests.support.server import Running
 
 pytestmark = [LINUX, pytest.mark.tier2]
 COMMENT = b": keep-alive\\n\\n"

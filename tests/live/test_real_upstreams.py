@@ -16,10 +16,10 @@ from typing import IO, Any
 
 import pytest
 
-from tests.live.faults import PROCESSING, chat_body, metric, stream_error, wait_for_metric
-from tests.live.raw import CHAT, STREAM, Choice, Json, RawConnection, chat, complete, fetch, parse_valid
-from tests.live.server import KEY, LIMIT_S, Running, serving
 from tests.models.engine import CHILD
+from tests.support.faults import PROCESSING, chat_body, metric, stream_error, wait_for_metric
+from tests.support.raw import CHAT, STREAM, Choice, Json, RawConnection, chat, complete, fetch, parse_valid
+from tests.support.server import KEY, LIMIT_S, Running, serving
 
 pytestmark = pytest.mark.tier3
 

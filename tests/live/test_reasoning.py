@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.live.raw import CHAT, STREAM, ParsedReply, chat, fetch
-from tests.live.server import Running
+from tests.support.raw import CHAT, STREAM, ParsedReply, chat, fetch
+from tests.support.server import Running
 
 FIELDS: dict[str, Any] = {"model": "thinking", "seed": 4, "max_tokens": 800, "cache_prompt": False}
 

@@ -11,8 +11,8 @@ import pytest
 from tests.live import keys_command
 from tests.live.keys_command import chat_status, has_status
 from tests.live.redis import NEEDS_REDIS, RealRedis, real_redis
-from tests.live.server import Running
-from tests.live.upstream import Upstream, eventually, gateway
+from tests.support.server import Running
+from tests.support.upstream import Upstream, eventually, gateway
 
 pytestmark = [NEEDS_REDIS, pytest.mark.tier2]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.faults import start_chat, wait_for_metric
 from tests.live.redis import NEEDS_REDIS, RealRedis, real_redis
-from tests.live.server import Running
-from tests.live.upstream import Upstream, gateway
+from tests.support.faults import start_chat, wait_for_metric
+from tests.support.server import Running
+from tests.support.upstream import Upstream, gateway
 
 pytestmark = [NEEDS_REDIS, pytest.mark.tier2]
 PER_MINUTE = 6

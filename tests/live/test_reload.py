@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.faults import LINUX, Child, chat_once, children, engine_of, metric, start_chat
 from tests.live.keys_command import chat_status
-from tests.live.raw import RawConnection, Reply, fetch, parse_valid
-from tests.live.server import KEY, LIMIT_S, Running, serving
 from tests.live.test_gateway_workers import slow_or_by_model, suspended, two_workers, wait_for_ready, workers
-from tests.live.upstream import Upstream, eventually, gateway, upstream
+from tests.support.faults import LINUX, Child, chat_once, children, engine_of, metric, start_chat
+from tests.support.raw import RawConnection, Reply, fetch, parse_valid
+from tests.support.server import KEY, LIMIT_S, Running, serving
+from tests.support.upstream import Upstream, eventually, gateway, upstream
 
 pytestmark = [LINUX, pytest.mark.tier2]
 RELOADED, UNCHANGED = "the configuration was reloaded", "the configuration is unchanged: "

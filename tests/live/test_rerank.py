@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.live.raw import Json, fetch
-from tests.live.server import Running
+from tests.support.raw import Json, fetch
+from tests.support.server import Running
 
 DOCUMENTS = ["the stock market fell today", "the cat sat on the mat", "hello world"]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.clients.client import ROOT, Program
-from tests.live.faults import LINUX
-from tests.live.raw import CHAT, LIMIT_S, RawConnection, fetch
-from tests.live.server import Running
 from tests.live.test_gateway_workers import slow_or_by_model, suspended, two_workers, workers
-from tests.live.upstream import Upstream, upstream
+from tests.support.faults import LINUX
+from tests.support.raw import CHAT, LIMIT_S, RawConnection, fetch
+from tests.support.server import Running
+from tests.support.upstream import Upstream, upstream
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.faults import LINUX, Child, children
-from tests.live.raw import CHAT, RawConnection, fetch, parse_valid
-from tests.live.server import LIMIT_S, Lines, Running, serving
+from tests.support.faults import LINUX, Child, children
+from tests.support.raw import CHAT, RawConnection, fetch, parse_valid
+from tests.support.server import LIMIT_S, Lines, Running, serving
 
 pytestmark = [LINUX, pytest.mark.tier3]
 

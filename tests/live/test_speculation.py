@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.faults import LINUX, chat_body, small_server
-from tests.live.raw import CHAT, COMPLETIONS, Json, ParsedReply, chat, fetch
-from tests.live.server import Running
+from tests.support.faults import LINUX, chat_body, small_server
+from tests.support.raw import CHAT, COMPLETIONS, Json, ParsedReply, chat, fetch
+from tests.support.server import Running
 from welldone.engines.builds import choose_engine
 
 pytestmark = LINUX

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.faults import ENGINE, LINUX, chat_body, chat_once, command_line, engine_of, small_server
-from tests.live.raw import CHAT, fetch
-from tests.live.server import KEY, LIMIT_S, Lines, serving
+from tests.support.faults import ENGINE, LINUX, chat_body, chat_once, command_line, engine_of, small_server
+from tests.support.raw import CHAT, fetch
+from tests.support.server import KEY, LIMIT_S, Lines, serving
 from welldone.cli.main import run
 from welldone.config.builtin_model import DEFAULT_MODEL
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.live.faults import LINUX, PROCESSING, wait_for_metric
-from tests.live.raw import STREAM, chat, complete
-from tests.live.server import Running
+from tests.support.faults import LINUX, PROCESSING, wait_for_metric
+from tests.support.raw import STREAM, chat, complete
+from tests.support.server import Running
 
 pytestmark = pytest.mark.tier3
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.live.faults import chat_body, post_bytes, send_raw, small_server
-from tests.live.raw import Reply, parse_valid
-from tests.live.server import LIMIT_S
 from tests.live.test_start import UNREACHABLE, start_error
+from tests.support.faults import chat_body, post_bytes, send_raw, small_server
+from tests.support.raw import Reply, parse_valid
+from tests.support.server import LIMIT_S
 from welldone.cli.main import run
 from welldone.rules.trace import read_capture
 

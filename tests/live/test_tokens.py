@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.live.raw import Json, fetch
-from tests.live.server import Running
+from tests.support.raw import Json, fetch
+from tests.support.server import Running
 
 TEXTS = [
     "Hello, world!",

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from tests.live.raw import STREAM, Choice, chat, fetch
-from tests.live.server import Running
+from tests.support.raw import STREAM, Choice, chat, fetch
+from tests.support.server import Running
 
 # Letters only: an incomplete UTF-8 character, which random weights may produce, has no definite length.
 Short = Annotated[str, msgspec.Meta(pattern="^[A-Za-z ]{1,20}$")]

@@ -6,10 +6,10 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.live.server import Running, serving
 from tests.live.test_gateway_workers import two_workers
-from tests.live.upstream import chat_text, eventually, gateway, upstream
 from tests.server.collector import Collector, collecting
+from tests.support.server import Running, serving
+from tests.support.upstream import chat_text, eventually, gateway, upstream
 
 pytestmark = pytest.mark.tier2
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.server import Running, serving
+from tests.support.server import Running, serving
 from welldone.config.builtin_model import DEFAULT_MODEL
 
 HOME = Path(__file__).parents[2] / ".venv-servers"

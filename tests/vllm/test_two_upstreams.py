@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.live.faults import LINUX, metric, start_chat
-from tests.live.raw import RawConnection, parse_valid
-from tests.live.server import Lines, Running, serving
+from tests.support.faults import LINUX, metric, start_chat
+from tests.support.raw import RawConnection, parse_valid
+from tests.support.server import Lines, Running, serving
 from tests.vllm.conftest import command
 
 pytestmark = LINUX

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.faults import (
+from tests.support.faults import (
     LINUX,
     RESTARTS,
     Child,
@@ -27,8 +27,8 @@ from tests.live.faults import (
     start_chat,
     stream_error,
 )
-from tests.live.raw import LIMIT_S, STREAM, chat, complete, fetch, parse_valid
-from tests.live.server import KEY, Running, serving
+from tests.support.raw import LIMIT_S, STREAM, chat, complete, fetch, parse_valid
+from tests.support.server import KEY, Running, serving
 from tests.vllm.conftest import await_ready, vllm
 
 pytestmark = LINUX

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, expect
 
-from tests.live.faults import start_chat
-from tests.live.server import Running, serving
-from tests.live.upstream import upstream
 from tests.models import tiny
+from tests.support.faults import start_chat
+from tests.support.server import Running, serving
+from tests.support.upstream import upstream
 from tests.web.browser import PHONE, Size, Visit, browsing, program
 from tests.web.stage import STOP, delta, usage
 from welldone.mock.script import MockChunk, MockReply, json_reply

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from tests.live.server import Running
-from tests.live.upstream import Upstream, gateway
+from tests.support.server import Running
+from tests.support.upstream import Upstream, gateway
 from welldone.mock.script import CHUNK_TEMPLATE, HELLO_REPLY, MockChunk, MockReply, MockScript
 
 Json = dict[str, Any]

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from tests.live.server import LIMIT_S
+from tests.support.server import LIMIT_S
 
 _STREAM = re.compile(rb"\r\ncontent-type: text/event-stream.*?\r\n\r\n", re.DOTALL | re.IGNORECASE)
 

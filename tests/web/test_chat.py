@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.live.faults import chat_once, small_server
-from tests.live.server import KEY, Running
+from tests.support.faults import chat_once, small_server
+from tests.support.server import KEY, Running
 from tests.web.browser import Visit
 from tests.web.conftest import Visiting
 from tests.web.stage import DONE, ROLE, STOP, Stage, delta, saying, staged, usage

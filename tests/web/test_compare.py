@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.live.server import Running
-from tests.live.upstream import Upstream, gateway, upstream
+from tests.support.server import Running
+from tests.support.upstream import Upstream, gateway, upstream
 from tests.web.browser import DESKTOP, PHONE, Size, Visit
 from tests.web.conftest import Visiting
 from tests.web.stage import ROLE, STOP, Stage, delta, saying

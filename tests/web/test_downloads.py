@@ -8,7 +8,7 @@ from playwright.sync_api import Locator, expect
 
 from tests.engines import files
 from tests.engines.fake_hub import fake_hub
-from tests.live.faults import small_server
+from tests.support.faults import small_server
 from tests.web.browser import PHONE, Visit
 from tests.web.conftest import Visiting
 from tests.web.test_access import overflow, violations, with_axe

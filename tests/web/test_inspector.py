@@ -13,9 +13,9 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.cli.run import run as command
-from tests.live.faults import small_server
-from tests.live.server import LIMIT_S
-from tests.live.upstream import gateway, upstream
+from tests.support.faults import small_server
+from tests.support.server import LIMIT_S
+from tests.support.upstream import gateway, upstream
 from tests.web.browser import Visit
 from tests.web.conftest import Visiting
 from tests.web.stage import DONE, ROLE, STOP, Stage, delta, saying, staged, usage

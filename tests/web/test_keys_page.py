@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.live.keys_command import chat_status, has_status
-from tests.live.server import KEY
-from tests.live.upstream import eventually
+from tests.support.server import KEY
+from tests.support.upstream import eventually
 from tests.web.browser import DESKTOP, PHONE, Size, Visit
 from tests.web.conftest import Visiting
 from tests.web.stage import Stage, saying, staged

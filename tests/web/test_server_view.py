@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.live.faults import LINUX, LONG_ANSWER, engine_of, small_server, start_chat
-from tests.live.raw import parse_valid
-from tests.live.server import Running
+from tests.support.faults import LINUX, LONG_ANSWER, engine_of, small_server, start_chat
+from tests.support.raw import parse_valid
+from tests.support.server import Running
 from tests.web.browser import Visit
 from tests.web.conftest import Visiting
 from tests.web.stage import ROLE, Stage, delta, saying, staged

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.live.server import KEY, LIMIT_S, Running
+from tests.support.server import KEY, LIMIT_S, Running
 from tests.web.stage import staged
 
 POLICY = [

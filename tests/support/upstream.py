@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tests.live.faults import start_chat
-from tests.live.raw import LIMIT_S, Json, parse_valid
-from tests.live.server import KEY, Running, serving
+from tests.support.faults import start_chat
+from tests.support.raw import LIMIT_S, Json, parse_valid
+from tests.support.server import KEY, Running, serving
 from welldone.mock.faults import FAULT_REPLIES
 from welldone.mock.script import CHUNK_TEMPLATE, HELLO_REPLY, MockChunk, MockReply, MockScript
 from welldone.mock.server import MockHttpRequest, MockServer

@@ -11,7 +11,7 @@ from typing import Any, Self
 import msgspec
 import pytest
 
-from tests.live.server import Running
+from tests.support.server import Running
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace, read_capture
 

@@ -16,8 +16,8 @@ from typing import Self
 
 import pytest
 
-from tests.live.raw import CHAT, LIMIT_S, Json, ParsedReply, RawConnection, Reply, fetch, parse_valid
-from tests.live.server import KEY, Running, serving
+from tests.support.raw import CHAT, LIMIT_S, Json, ParsedReply, RawConnection, Reply, fetch, parse_valid
+from tests.support.server import KEY, Running, serving
 from welldone.rules.judge import judge
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and pidfd of Linux")
