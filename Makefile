@@ -126,7 +126,7 @@ shots: .venv/.dev ## retake the screenshots in docs/images (needs Chromium)
 servers: .venv/.serve ## check real servers and regenerate docs/servers.md; ARGS="--only vllm,litellm"
 	$(BIN)/python tools/servers.py $(ARGS)
 
-LOCK := uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 --exclude-newer "7 days"
+LOCK := uv pip compile --quiet --universal --no-strip-extras --generate-hashes --no-emit-index-url --python-version 3.11 --exclude-newer "7 days"
 lock: ## recompile requirements/*.in (needs uv)
 	set -e; for name in serve library test dev ray clients langchain peers frameworks uv pipx docs; do \
 		$(LOCK) --output-file requirements/$$name.txt requirements/$$name.in; done
