@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help serve test test-more test-all packages test-package engine test-engine test-scale test-vllm check lint types contracts audit \
 	docs docs-check docs-site format clients web-types matrix faults bench bench-serve bench-gateway bench-scale bench-tool \
-	bench-page shots servers lock lock-servers clean
+	bench-page shots servers resolve lock lock-servers clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -62,6 +62,12 @@ check: lint types web-types contracts audit docs-check ## run everything that CI
 	$(MAKE) test COVER=1
 	$(MAKE) test-more
 	$(MAKE) test-package
+
+LOCKS := $(patsubst %,requirements/%.txt,serve library test dev clients langchain peers frameworks uv pipx docs) \
+	src/welldone/engines/build_tools.txt
+resolve: .venv-pip/.ready ## check that the oldest pip that the README names can install what CI installs
+	set -e; for lock in $(LOCKS); do \
+		.venv-pip/bin/python -m pip install --quiet --dry-run --ignore-installed --require-hashes -r $$lock; done
 
 lint: .venv/.dev ## check formatting and lint rules
 	$(BIN)/ruff format --check .
@@ -128,7 +134,7 @@ servers: .venv/.serve ## check real servers and regenerate docs/servers.md; ARGS
 
 LOCK := uv pip compile --quiet --universal --no-strip-extras --generate-hashes --no-emit-index-url --python-version 3.11 --exclude-newer "7 days"
 lock: ## recompile requirements/*.in (needs uv)
-	set -e; for name in serve library test dev ray clients langchain peers frameworks uv pipx docs; do \
+	set -e; for name in serve library test dev ray clients langchain peers frameworks uv pip pipx docs; do \
 		$(LOCK) --output-file requirements/$$name.txt requirements/$$name.in; done
 	$(LOCK) --output-file src/welldone/engines/build_tools.txt requirements/engine-tools.in
 

@@ -71,18 +71,23 @@ def compare_paths() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skip the import of files without tests of the selected tier."""
+    """Skip the import of files and folders without tests of the selected tier: it may need packages of that tier."""
     if ROOT not in collection_path.parents:
         return None
     folder = collection_path.relative_to(ROOT).parts[0]
     if folder in ALONE:
         return None if any(f"tests/{folder}" in argument for argument in config.args) else True
-    if config.option.tier is None or collection_path.suffix != ".py":
+    if config.option.tier is None:
         return None
-    text = collection_path.read_text("utf-8")
-    file_tier = re.search(r"(?m)^pytestmark = .*mark\.tier(\d)", text)
-    default_tier = int(file_tier[1]) if file_tier else TIERS.get(folder, 1)
-    return None if config.option.tier == default_tier or f"mark.tier{config.option.tier}" in text else True
+    files = collection_path.rglob("test_*.py") if collection_path.is_dir() else [collection_path]
+    return None if any(config.option.tier in _tiers_in(file) for file in files) else True
+
+
+def _tiers_in(file: Path) -> set[int]:
+    text = file.read_text("utf-8")
+    of_file = re.search(r"(?m)^pytestmark = .*mark\.tier(\d)", text)
+    usual = int(of_file[1]) if of_file else TIERS.get(file.relative_to(ROOT).parts[0], 1)
+    return {usual, *(int(tier) for tier in re.findall(r"mark\.tier(\d)", text))}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -21,7 +21,7 @@ INSTALLED = tuple(ROOT / "requirements" / f"{name}.txt" for name in ("serve", "t
 LOCKS = tuple(f"{folder}/package-lock.json" for folder in ("tests/web", "tests/oracle/node", "tests/oracle/codex"))
 LOOKUP_S = 30.0
 """Timeout of pip-audit. Its service answers within seconds if it is reachable."""
-_PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[a-z,]+\])?==(\S+?)(?: ; (.+))?")
+_PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[a-z0-9,-]+\])?==(\S+?)(?: ; (.+))?")
 _HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 _HEAD = """# Dependencies
 

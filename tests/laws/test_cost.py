@@ -1,10 +1,9 @@
 """Hostile input takes linear work and bounded memory. Work is counted in function calls, since times vary."""
 
+import cProfile
 import json
-import sys
 import tracemalloc
 from collections.abc import Callable
-from types import FrameType
 
 import pytest
 
@@ -49,7 +48,7 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
     ),
     "cumulative text": lambda size: b"".join(
         b"data: " + ENVELOPE + b'[{"index":0,"delta":{"content":"%s"},"finish_reason":null}]}\n\n' % (b"a" * n)
-        for n in range(1, max(2, int((size * 2) ** 0.5) - 150))
+        for n in range(1, int((22_500 + 2 * size) ** 0.5) - 150)
     ),
     "reasoning without end": lambda size: (
         b"data: "
@@ -74,29 +73,20 @@ def _judge(data: bytes) -> None:
 
 
 def _calls(work: Callable[[bytes], object], data: bytes) -> int:
-    """Number of Python and C function calls."""
-    count = 0
-
-    def profile(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(profile)
-    try:
-        work(data)
-    finally:
-        sys.setprofile(None)
-    return count
+    """Number of Python and C function calls. The profiler in C counts ten times as fast as a function in Python."""
+    profile = cProfile.Profile()
+    profile.runcall(work, data)
+    return sum(entry.callcount for entry in profile.getstats())
 
 
 @table("work", [_fix, _judge], ids=["fix", "judge"])
 @table("kind", HOSTILE)
 def test_twice_the_input_is_at_most_twice_the_work(kind: str, work: Callable[[bytes], object]) -> None:
-    small, large = (_calls(work, HOSTILE[kind](size)) for size in (60_000, 120_000))
+    small, large = (_calls(work, HOSTILE[kind](size)) for size in (20_000, 40_000))
     assert large <= 2.2 * small + 2000
 
 
-@pytest.mark.parametrize("size", [100_000, pytest.param(1_000_000, marks=pytest.mark.tier3)])
+@pytest.mark.parametrize("size", [60_000, pytest.param(1_000_000, marks=pytest.mark.tier3)])
 @table("kind", HOSTILE)
 def test_hostile_input_gives_a_bounded_log(kind: str, size: int) -> None:
     pipeline = _fix(HOSTILE[kind](size))
