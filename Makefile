@@ -67,7 +67,7 @@ LOCKS := $(patsubst %,requirements/%.txt,serve library test dev clients langchai
 	src/welldone/engines/build_tools.txt
 resolve: .venv-pip/.ready ## check that the oldest pip that the README names can install what CI installs
 	set -e; for lock in $(LOCKS); do \
-		.venv-pip/bin/python -m pip install --quiet --dry-run --ignore-installed --require-hashes -r $$lock; done
+		.venv-pip/bin/python -m pip install -qq --dry-run --ignore-installed --require-hashes -r $$lock; done
 
 lint: .venv/.dev ## check formatting and lint rules
 	$(BIN)/ruff format --check .
