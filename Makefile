@@ -14,7 +14,7 @@ install = $(if $(shell command -v uv),uv pip install --quiet --python $(1)/bin/p
 # Container images often disable the bytecode cache, which makes each program start about a second slower.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help serve test test-more test-all packages test-package engine test-engine test-scale test-vllm check lint types contracts audit \
+.PHONY: help serve test durations test-more test-all packages test-package engine test-engine test-scale test-vllm check lint types contracts audit \
 	docs docs-check docs-site format clients web-types matrix faults bench bench-serve bench-gateway bench-scale bench-tool \
 	bench-page shots servers resolve lock lock-servers clean
 
@@ -26,6 +26,9 @@ serve: .venv/.serve ## serve a model: make serve ARGS="-m model.gguf --port 8080
 
 test: .venv/.test ## run the tests that need only Python: make test ARGS="-k name"
 	$(BIN)/python -m pytest $(WORKERS) $(if $(COVER),--cov --cov-report=term --cov-fail-under=100) $(ARGS)
+
+durations: .venv/.test ## run make test, and write tests/durations.md: the seconds of each folder
+	$(BIN)/python tools/durations.py
 
 test-more: packages ## run the other tests of CI: browsers, real clients, Redis, crashes (needs Node, Chromium, root)
 	$(BIN)/python -m pytest $(WORKERS) --tier 2 $(ARGS)
