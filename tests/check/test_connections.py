@@ -67,20 +67,24 @@ async def _check_tls(tls: ssl.SSLContext, **settings: Any) -> Report:  # noqa: A
         return await _check(f"https://127.0.0.1:{port}", **settings)
 
 
+@pytest.mark.tier2
 def test_a_certificate_in_the_ca_file_is_trusted(tmp_path: Path) -> None:
     pair = make_pair(tmp_path)
     assert run(_check_tls(pair.serving(), ca_file=str(pair.certificate))).verdict is Verdict.PASS
 
 
+@pytest.mark.tier2
 def test_any_certificate_is_trusted_with_insecure(tmp_path: Path) -> None:
     assert run(_check_tls(make_pair(tmp_path).serving(), is_verified=False)).verdict is Verdict.PASS
 
 
+@pytest.mark.tier2
 def test_an_unknown_certificate_is_not_trusted(tmp_path: Path) -> None:
     with pytest.raises(CheckUnreachableError, match=r"certificate is not trusted; trust it with --ca-file FILE$"):
         run(_check_tls(make_pair(tmp_path).serving()))
 
 
+@pytest.mark.tier2
 def test_a_certificate_for_another_host_is_not_trusted(tmp_path: Path) -> None:
     pair = make_pair(tmp_path, names="DNS:elsewhere.test")
     with pytest.raises(CheckUnreachableError, match="certificate is not trusted"):

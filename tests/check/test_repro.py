@@ -171,6 +171,7 @@ def test_the_printed_command_reproduces_the_finding(program: str, shell: Callabl
     assert "secret" not in output
 
 
+@pytest.mark.tier2
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 @pytest.mark.parametrize("program", SHELLS)
 def test_lint_reproduces_the_finding_in_the_output_of_curl(

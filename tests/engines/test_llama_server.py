@@ -111,11 +111,11 @@ def plan_environment(tmp_path: Path) -> dict[str, str]:
 
 
 def test_the_key_is_in_a_private_file_and_settings_of_others_have_no_effect(
-    program: Path, tiny_model: Path, tmp_path: Path
+    program: Path, tiny_model: Path, short_path: Path
 ) -> None:
-    environment = plan_environment(tmp_path) | {"LLAMA_ARG_PORT": "1", "AIP_HTTP_PORT": "2", "HF_HOME": "/h"}
+    environment = plan_environment(short_path) | {"LLAMA_ARG_PORT": "1", "AIP_HTTP_PORT": "2", "HF_HOME": "/h"}
     settings = ModelSettings(name="m", file=tiny_model, engine=program, chat_template="{{ 'x' }}", gpu_layers=7)
-    plan = make_plan(settings, models_folder=tmp_path, socket_folder=tmp_path, environment=environment)
+    plan = make_plan(settings, models_folder=short_path, socket_folder=short_path, environment=environment)
     assert plan.address.key is not None
     key_file = Path(plan.arguments[plan.arguments.index("--api-key-file") + 1])
     assert key_file.read_text("utf-8") == plan.address.key

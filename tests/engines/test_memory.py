@@ -211,12 +211,12 @@ def plan_warnings(folder: Path, model: Path, devices: str = DEVICES, **changes: 
     return make_plan(own, models_folder=folder, socket_folder=folder, environment=environment).warnings
 
 
-def test_the_devices_of_a_llama_server_have_their_own_free_memory(tmp_path: Path, tiny_model: Path) -> None:
-    assert plan_warnings(tmp_path, tiny_model, gpu_layers=ALL_LAYERS) == ()
+def test_the_devices_of_a_llama_server_have_their_own_free_memory(short_path: Path, tiny_model: Path) -> None:
+    assert plan_warnings(short_path, tiny_model, gpu_layers=ALL_LAYERS) == ()
     for changes in ({"device": ("CUDA0",)}, {"split_mode": "none"}):
-        (warning,) = plan_warnings(tmp_path, tiny_model, gpu_layers=ALL_LAYERS, **changes)
+        (warning,) = plan_warnings(short_path, tiny_model, gpu_layers=ALL_LAYERS, **changes)
         assert "0.00 GB are free on the GPU" in warning
-    assert plan_warnings(tmp_path, tiny_model, gpu_layers=ALL_LAYERS, split_mode="none", main_gpu=1) == ()
+    assert plan_warnings(short_path, tiny_model, gpu_layers=ALL_LAYERS, split_mode="none", main_gpu=1) == ()
 
 
 @pytest.mark.parametrize(
@@ -232,8 +232,8 @@ def test_the_devices_of_a_llama_server_have_their_own_free_memory(tmp_path: Path
     ],
 )
 def test_a_device_that_is_not_there_is_a_permanent_error(
-    tmp_path: Path, tiny_model: Path, changes: dict[str, Any], message: str
+    short_path: Path, tiny_model: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(EngineError, match=message) as caught:
-        plan_warnings(tmp_path, tiny_model, **changes)
+        plan_warnings(short_path, tiny_model, **changes)
     assert caught.value.is_permanent

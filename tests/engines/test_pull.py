@@ -356,6 +356,7 @@ class Proxy:
                     encrypted.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(DATA) + DATA)
 
 
+@pytest.mark.tier2
 @pytest.mark.parametrize("status", [200, 407])
 def test_the_proxy_of_the_environment_is_used(
     status: int, puller: RecordingPuller, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.http.aio import LIMIT_S, run, serving
 from tests.http.certificates import make_pair
 from tests.table import table
@@ -163,6 +165,7 @@ def test_an_unreachable_upstream_is_unhealthy_and_still_resolved() -> None:
     run(main())
 
 
+@pytest.mark.tier2
 def test_an_untrusted_certificate_has_its_own_hint(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(_Server().answer, make_pair(tmp_path).serving()) as port:

@@ -441,6 +441,7 @@ def test_a_closed_pool_keeps_no_connections(new_loop: NewLoop) -> None:
     run(work(), new_loop)
 
 
+@pytest.mark.tier2
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 def test_a_tls_connection_is_reused(host: str, pair: Pair, new_loop: NewLoop) -> None:
     async def work() -> Upstream:
@@ -457,6 +458,7 @@ def test_a_tls_connection_is_reused(host: str, pair: Pair, new_loop: NewLoop) ->
     assert (upstream.connections, len(upstream.requests)) == (1, 5)
 
 
+@pytest.mark.tier2
 def test_an_unknown_certificate_or_one_for_another_name_is_not_trusted(
     pair: Pair, other_pair: Pair, new_loop: NewLoop
 ) -> None:

@@ -350,6 +350,7 @@ def test_a_refused_connection_is_reported_without_an_address() -> None:
                 run(record_response(Address(host=host, port=port), "GET", "/"))
 
 
+@pytest.mark.tier2
 @pytest.mark.parametrize("is_trusted", [True, False])
 def test_a_tls_response_is_recorded_with_a_trusted_or_an_unverified_certificate(
     tmp_path: Path, is_trusted: bool
@@ -368,6 +369,7 @@ def test_a_tls_response_is_recorded_with_a_trusted_or_an_unverified_certificate(
     assert run(work(reply)).error == CONNECTION_LOST
 
 
+@pytest.mark.tier2
 def test_a_reset_tls_connection_is_recorded_up_to_the_reset(tmp_path: Path) -> None:
     pair = make_pair(tmp_path)
 
@@ -387,6 +389,7 @@ def test_a_reset_tls_connection_is_recorded_up_to_the_reset(tmp_path: Path) -> N
     assert (recording.status, recording.error) == (200, CONNECTION_LOST)
 
 
+@pytest.mark.tier2
 @pytest.mark.parametrize(
     ("is_tls", "message"),
     [(True, "the server's certificate is not trusted"), (False, "the TLS handshake with the server failed")],

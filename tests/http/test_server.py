@@ -237,6 +237,7 @@ def test_a_request_for_another_protocol_is_answered_in_http_and_ends_the_connect
     assert b"\r\nConnection: close\r\n" in reply
 
 
+@pytest.mark.tier2
 def test_a_request_over_tls_is_answered(tmp_path: Path) -> None:
     async def work() -> None:
         server = HttpServer(echo, error_response=error_page, connections=1, keep_alive_s=10.0, write_timeout_s=60.0)
@@ -605,6 +606,7 @@ def test_a_client_that_sends_no_complete_head_is_disconnected(sent: bytes) -> No
     run(work())
 
 
+@pytest.mark.tier2
 @LOOPS
 def test_a_client_without_a_tls_handshake_is_disconnected(
     tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]

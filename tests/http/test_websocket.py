@@ -263,6 +263,7 @@ def test_an_invalid_handshake_is_rejected(old: bytes, new: bytes) -> None:
     run(work())
 
 
+@pytest.mark.tier2
 def test_a_websocket_works_over_tls(tmp_path: Path) -> None:
     async def work() -> None:
         pair = make_pair(tmp_path)

@@ -45,6 +45,7 @@ def run_example(server: Running, tmp_path: Path) -> Callable[..., str]:
     return run
 
 
+@pytest.mark.tier2
 def test_the_documented_curl_commands_give_the_whole_stream(
     server: Running, run_example: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -60,6 +61,7 @@ def test_the_documented_curl_commands_give_the_whole_stream(
     assert body.endswith(b"data: [DONE]\n\n")
 
 
+@pytest.mark.tier2
 @pytest.mark.parametrize("number", [0, 1], ids=["chat", "responses"])
 def test_the_documented_programs_print_the_whole_answer(
     server: Running, run_example: Callable[..., str], number: int

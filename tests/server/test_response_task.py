@@ -22,6 +22,7 @@ from tests.server.running_server import (
     json_error,
     run_server,
 )
+from tests.support.faults import LINUX, children
 from tests.table import table
 from welldone.gateway.errors import ApiError
 from welldone.mock.script import MockChunk, MockReply
@@ -172,13 +173,13 @@ def test_open_bodies_do_not_delay_the_next_choice(tmp_path: Path) -> None:
     assert response.body.count(b"Hello") == 2
 
 
+@LINUX
 def test_an_engine_without_a_reply_times_out(tmp_path: Path) -> None:
     async def work() -> RecordedReply:
         async with run_server(tmp_path, first_byte_s=0.3) as serving:
             process = serving.server.supervisor.models[0].process
             assert process is not None
-            engines = await asyncio.create_subprocess_exec("pgrep", "-P", str(process.pid), stdout=-1)
-            child = int((await engines.communicate())[0].split()[0])
+            child = min(children(process.pid))  # the first one that it started
             os.kill(child, signal.SIGSTOP)
             try:
                 return await serving.post(CHAT)
