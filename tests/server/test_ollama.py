@@ -62,6 +62,7 @@ def test_a_chat_streams_json_lines_by_default(tmp_path: Path) -> None:
     )
     assert response.status == 200
     assert "application/x-ndjson" in response.head
+    assert "X-Accel-Buffering: no" in response.head
     lines = [json.loads(line) for line in response.body.splitlines()]
     assert [line["message"]["content"] for line in lines] == ["Hello", ""]
     assert (lines[-1]["done_reason"], lines[-1]["prompt_eval_count"], lines[-1]["eval_count"]) == ("stop", 3, 1)

@@ -18,13 +18,15 @@ FRAME_LINES_LIMIT = 10_000
 """Most lines of one frame; each takes 3 us."""
 _WINDOW_BYTES = 64 * 1024
 
-HEADERS = (
-    ("Content-Type", "text/event-stream; charset=utf-8"),
+UNBUFFERED_HEADERS = (
     # Caches do not store the stream; proxies do not transform or buffer it (nginx reads X-Accel-Buffering).
     ("Cache-Control", "no-cache, no-transform"),
     ("X-Accel-Buffering", "no"),
 )
-"""Response headers of every stream."""
+"""Response headers of a stream in any format."""
+
+HEADERS = (("Content-Type", "text/event-stream; charset=utf-8"), *UNBUFFERED_HEADERS)
+"""Response headers of an event stream."""
 
 BOM = b"\xef\xbb\xbf"
 DATA_PREFIX = b"data: "

@@ -10,6 +10,7 @@ from welldone.protocol.dialects.base import TranslatedDialect, UsageSource, argu
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Event, Failure, Json, Usage
 from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
+from welldone.protocol.sse import UNBUFFERED_HEADERS
 from welldone.protocol.state import CHAT_TRANSITIONS, StreamState, StreamStateMachine
 
 _NDJSON = "application/x-ndjson"
@@ -19,7 +20,7 @@ _encode = msgspec.json.Encoder().encode
 class OllamaDialect(TranslatedDialect):
     """Dialect of /api/chat (`is_chat`) or /api/generate. `created_at` is in Ollama's time format."""
 
-    HEADERS: ClassVar[tuple[tuple[str, str], ...]] = (("Content-Type", _NDJSON), ("Cache-Control", "no-cache"))
+    HEADERS: ClassVar[tuple[tuple[str, str], ...]] = (("Content-Type", _NDJSON), *UNBUFFERED_HEADERS)
     INITIAL_KEEP_ALIVE: ClassVar[bytes] = b""
     BUFFERS_OUTPUT: ClassVar[bool] = True  # arguments of tool calls
 

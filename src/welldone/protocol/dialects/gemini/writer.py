@@ -90,7 +90,7 @@ class GeminiArrayDialect(GeminiDialect):
 
     HEADERS: ClassVar[tuple[tuple[str, str], ...]] = (
         ("Content-Type", "application/json; charset=utf-8"),
-        *(header for header in sse.HEADERS if header[0] != "Content-Type"),
+        *sse.UNBUFFERED_HEADERS,
     )
 
     def __init__(self, *, includes_thoughts: bool = False) -> None:
