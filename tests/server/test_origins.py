@@ -109,6 +109,7 @@ def test_the_error_for_a_host_names_the_setting() -> None:
     with pytest.raises(ApiError, match=r"--allowed-hosts") as caught:
         _origins().check("GET", {"host": "box.example.org"})
     assert "http://127.0.0.1:8000" in caught.value.message
+    assert "A reverse proxy must forward the client's Host header." in caught.value.message
 
 
 @pytest.mark.parametrize("headers", [{}, CIMultiDict([("Host", "localhost"), ("Host", "localhost")])])

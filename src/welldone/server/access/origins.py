@@ -185,7 +185,7 @@ class OriginPolicy:
         raise ApiError(
             403,
             f"The host name {host.name!r} is not allowed. Use {self._own_origin}, or allow other names with"
-            " --allowed-hosts.",
+            " --allowed-hosts. A reverse proxy must forward the client's Host header.",
             code="host_not_allowed",
         )
 
