@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import socket
 import subprocess
 import urllib.parse
 import urllib.request
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.server import LIMIT_S, Lines, Running
+from tests.support.server import LIMIT_S, Lines, Running, reserved_port
 
 NEEDS_PROMETHEUS = pytest.mark.skipif(
     shutil.which("promtool") is None or shutil.which("prometheus") is None,
@@ -52,9 +51,7 @@ def real_prometheus(folder: Path, server: Running, rules: Path) -> Iterator[Real
     times = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
     config = folder / "prometheus.yml"
     config.write_text(yaml.safe_dump({"global": times, "rule_files": [str(rules)], "scrape_configs": [job]}))
-    with socket.socket() as reservation:  # a bound socket that never listens reserves the port
-        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reservation.bind(("127.0.0.1", 0))
+    with reserved_port() as reservation:
         port: int = reservation.getsockname()[1]
         command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
         process = subprocess.Popen(

@@ -2,14 +2,13 @@
 
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from tests.support.server import LIMIT_S, Lines
+from tests.support.server import LIMIT_S, Lines, reserved_port
 
 NEEDS_REDIS = pytest.mark.skipif(
     shutil.which("redis-server") is None, reason="redis-server is not installed (Debian package redis-server)"
@@ -22,10 +21,7 @@ class RealRedis:
     def __init__(self, *options: str, password: str = "") -> None:
         self._options = [*options, *(["--requirepass", password] if password else [])]
         self._password = password
-        # A bound socket that never listens reserves the port.
-        self._reservation = socket.socket()
-        self._reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._reservation.bind(("127.0.0.1", 0))
+        self._reservation = reserved_port()
         self.port: int = self._reservation.getsockname()[1]
         self._process: subprocess.Popen[str] | None = None
 

@@ -2,8 +2,9 @@
 
 import json
 import re
-import socket
+import ssl
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -49,9 +50,10 @@ class RawConnection:
         }
         lines = [f"{method or ('GET' if body is None else 'POST')} {path} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in head.items()]
-        self.socket = socket.create_connection(("127.0.0.1", server.port), LIMIT_S)
+        self.socket = server.connect()
         try:
-            self.socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + data)
+            with suppress(ConnectionError, ssl.SSLEOFError):  # the server may reply and close before it has read all
+                self.socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + data)
         except BaseException:
             self.socket.close()
             raise

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +19,14 @@ LIMIT_S = 120.0
 KEY = "wd-test-key-0123456789"
 LATE_HEADERS = ("--early", "60")
 """The head of a stream is sent late, so that an error keeps its status code even on a busy machine."""
+
+
+def reserved_port() -> socket.socket:
+    """A bound socket that never listens: it reserves a port for a program, also while that does not run."""
+    reservation = socket.socket()
+    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reservation.bind(("127.0.0.1", 0))
+    return reservation
 
 
 class Lines:
@@ -79,6 +88,10 @@ class Running:
     def root(self) -> str:
         """The base URL without /v1."""
         return self.url.removesuffix("/v1")
+
+    def connect(self) -> socket.socket:
+        """Open a connection to the server."""
+        return socket.create_connection(("127.0.0.1", self.port), LIMIT_S)
 
     def headers(self) -> dict[str, str]:
         """The Authorization header; empty without a key."""

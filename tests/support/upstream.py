@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import ssl
 import threading
 import time
@@ -15,7 +14,7 @@ import msgspec
 
 from tests.support.faults import start_chat
 from tests.support.raw import LIMIT_S, Json, parse_valid
-from tests.support.server import KEY, Running, serving
+from tests.support.server import KEY, Running, reserved_port, serving
 from welldone.mock.faults import FAULT_REPLIES
 from welldone.mock.script import CHUNK_TEMPLATE, HELLO_REPLY, MockChunk, MockReply, MockScript
 from welldone.mock.server import MockHttpRequest, MockServer
@@ -56,10 +55,7 @@ class Upstream:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        # A bound socket that never listens reserves the port, so that a stopped upstream can start again on it.
-        self._reservation = socket.socket()
-        self._reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._reservation.bind(("127.0.0.1", 0))
+        self._reservation = reserved_port()
         self.port: int = self._reservation.getsockname()[1]
         self._mock = MockServer(self._script, choose, handles_all=handles_all)
 
