@@ -8,7 +8,6 @@ import pytest
 
 from welldone.cli.main import run
 from welldone.protocol.catalog import RULES
-from welldone.server.config import read_config
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -47,11 +46,3 @@ def test_every_file_linked_in_the_documents_exists() -> None:
 
 def test_the_readme_states_the_number_of_rules() -> None:
     assert f"{len(RULES)} documented" in README
-
-
-def test_the_documented_configuration_is_valid(tmp_path: Path) -> None:
-    (toml,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "serve.md").read_text("utf-8"), re.DOTALL)
-    (tmp_path / "welldone.toml").write_text(toml)
-    config = read_config({}, {}, folder=tmp_path)
-    assert [model.name for model in config.models] == ["small", "large", "native"]
-    assert config.models[1].defaults == {"temperature": 0.2}
