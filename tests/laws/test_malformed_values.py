@@ -105,7 +105,7 @@ def _frame(value: object) -> bytes:
     return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.tier3)])
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.tier3)])
 @table("name", SAMPLES)
 def test_a_malformed_value_anywhere_in_a_chunk_is_repaired(name: str, step: int) -> None:
     for endpoint, stream, request_ in _streams(name, step):

@@ -59,8 +59,8 @@ def _misspelt_rules(source: str) -> Iterator[str]:
             names = {node.value} - OTHER_NAMES
         elif (
             isinstance(node, ast.Call)
-            and re.search(r"(\brecord|CHECKS\.(rule|each|member))$", ast.unparse(node.func))
             and node.args
+            and re.search(r"(\brecord|CHECKS\.(rule|each|member))$", ast.unparse(node.func))
         ):
             argument = node.args[0]
             choices = (argument.body, argument.orelse) if isinstance(argument, ast.IfExp) else (argument,)
