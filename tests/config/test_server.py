@@ -263,6 +263,7 @@ def test_an_alias_flag_overrides_the_name_of_the_table(read: Read) -> None:
             "--chat-template a --chat-template-file b",
             f"model '{DEFAULT_MODEL.name}' has both --chat-template and --chat-template-file: keep one",
         ),
+        ("-ts 3,x", f"model '{DEFAULT_MODEL.name}': --tensor-split must be numbers, such as 3,1"),
         ("--ssl-cert-file a", "TLS needs both --ssl-cert-file and --ssl-key-file"),
         ("--api-key 12345678 --no-api-key", "--no-api-key conflicts with the configured keys: keep one"),
         ("--api-key-file k --no-api-key", "--no-api-key conflicts with the configured keys: keep one"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from welldone.cli import supervisor
+from welldone.cli.serve import CHECK_FLAG
 from welldone.cli.ui import ExitCode
 from welldone.config.server import ServeSettings
 
@@ -26,12 +27,18 @@ def service() -> dict[str, str]:
     return dict(parser["Service"])
 
 
+def test_the_configuration_is_checked_before_a_start_and_a_reload() -> None:
+    check = f"{service()['ExecStart']} {CHECK_FLAG}"
+    assert service()["ExecStartPre"] == check
+    reload = [line.partition("=")[2] for line in UNIT.read_text().splitlines() if line.startswith("ExecReload=")]
+    assert reload == [check, "/bin/kill -HUP $MAINPID"]
+
+
 def test_times_and_exit_codes_are_those_of_the_server() -> None:
     unit = service()
     assert float(unit["TimeoutStopSec"]) == ServeSettings().drain_s + supervisor.KILL_AFTER_S
     assert unit["RestartPreventExitStatus"] == str(int(ExitCode.USAGE))
     assert unit["Type"] == "notify"
-    assert unit["ExecReload"].endswith("kill -HUP $MAINPID")
     assert unit["KillMode"] == "mixed"
     assert float(unit["WatchdogSec"]) > 0
 

@@ -80,7 +80,7 @@ def test_a_recording_equals_the_upstream_reply_and_lint_has_the_same_findings(
         assert trace["body_complete"] is (model != "cut")
         assert body == sent.body
     assert sum(size for _, size in trace["pieces"]) == len(body)
-    assert file.stat().st_mode & 0o777 == 0o600
+    assert [path.stat().st_mode & 0o777 for path in (file, file.parent)] == [0o600, 0o700]
     lint = command("lint", "--json", file.name, cwd=file.parent)
     assert lint.err == b""
     is_partial = model in CANCELLED and b"\ndata: [DONE]" not in body

@@ -43,6 +43,10 @@ def _error_of(read: Read, arguments: str = "", toml: str | None = None, **enviro
     return heard
 
 
+def _problems(config: Config, models: Path) -> list[str]:
+    return list(startup_checks.startup_problems(config, models))
+
+
 def test_an_upstream_needs_only_a_url(read: Read) -> None:
     config = read("--upstream http://127.0.0.1:8080/v1")
     assert config.upstreams == (UpstreamSettings(name="127.0.0.1-8080", url="http://127.0.0.1:8080/v1"),)
@@ -353,10 +357,9 @@ def test_secrets_are_never_shown(read: Read) -> None:
 )
 def test_a_route_without_a_valid_target_is_an_error(route: str, expected: str, read: Read) -> None:
     fixed = LAB + "models = ['phi-4']\n"
-    startup_checks.check_routes(read("", fixed + "[routes]\nx = 'qwen@lab'"))
-    with pytest.raises(UsageError) as caught:
-        startup_checks.check_routes(read("", fixed + f"[routes]\nx = {route}"))
-    assert str(caught.value).startswith(expected)
+    assert _problems(read("", fixed + "[routes]\nx = 'qwen@lab'"), Path()) == []
+    (problem,) = _problems(read("", fixed + f"[routes]\nx = {route}"), Path())
+    assert problem.startswith(expected)
 
 
 def test_a_server_with_named_keys_generates_no_key(read: Read, tmp_path: Path) -> None:
@@ -368,22 +371,24 @@ def test_a_server_with_named_keys_generates_no_key(read: Read, tmp_path: Path) -
     assert "canary" not in str(caught.value)
 
 
-def test_the_recording_folder_is_private(read: Read, tmp_path: Path) -> None:
-    config = read("--upstream http://lab/v1 --record tapes")
-    startup_checks.check_files(config, tmp_path)
-    assert (tmp_path / "tapes").stat().st_mode & 0o777 == 0o700
-    startup_checks.check_files(config, tmp_path)
+def test_the_recording_folder_is_checked_and_not_created(read: Read, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for folder in ("file", "gone/tapes"):
-        with pytest.raises(UsageError, match="for --record: "):
-            startup_checks.check_files(read(f"--upstream http://lab/v1 --record {folder}"), tmp_path)
+    (tmp_path / "there").mkdir()
+    for folder, problem in {
+        "new": [],
+        "there": [],
+        "file": [f"cannot create the folder {tmp_path}/file for --record: file exists"],
+        "gone/new": [f"cannot create the folder {tmp_path}/gone/new for --record: no such file or directory"],
+    }.items():
+        assert _problems(read(f"--upstream http://lab/v1 --record {folder}"), tmp_path) == problem
+    assert not (tmp_path / "new").exists()
 
 
 def test_the_example_of_the_gateway_page_is_valid(read: Read) -> None:
     examples = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "gateway.md").read_text("utf-8"), re.DOTALL)
     config = read("", "\n".join(examples), CLOUD_KEY=KEY, CI_KEY=f"{KEY}-ci", REDIS_URL="redis://host:6379/0")
     assert config.limits.store == "redis://host:6379/0"
-    startup_checks.check_routes(config)
+    assert _problems(config, Path()) == []
     assert [upstream.name for upstream in config.upstreams] == ["lab", "cloud", "gpu", "new"]
     assert config.routes["*"] == ("qwen-7b@lab",)
 
@@ -393,7 +398,7 @@ def test_the_example_of_the_docs_is_valid(tmp_path: Path) -> None:
     config = serve.read_serve_config(
         ["--config", str(ROOT / "docs" / "examples" / "gateway.toml")], environment, tmp_path
     )
-    startup_checks.check_routes(config)
+    assert _problems(config, Path()) == []
     assert [upstream.name for upstream in config.upstreams] == ["lab", "gpu-1", "gpu-2", "openai"]
     assert [key.name for key in config.keys] == ["ci", "team"]
     assert (config.models, config.warnings) == ((), ())

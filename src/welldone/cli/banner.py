@@ -5,12 +5,14 @@ import logging
 import shlex
 import socket
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from welldone import __version__
 from welldone.cli import ui
 from welldone.config.server import Config
 from welldone.config.upstream import UpstreamSettings
+from welldone.engines.models.repository import find_configured_model
 from welldone.server.access.origins import is_loopback
 from welldone.server.observe import log
 
@@ -60,6 +62,24 @@ def banner_lines(
         remote_url = ui.server_url(hostname or socket.gethostname(), port, is_tls=is_tls)
         lines.append(f"  network   {remote_url}/v1, or this machine's address instead of its name")
     return [*lines, *key_lines, f"  stop      {stop_hint}"]
+
+
+def check_lines(config: Config, folder: Path, keys: Sequence[str], generated_key: str | None) -> list[str]:
+    """Return the lines of `--check-config`: what would be served, without secrets. `folder` has the models."""
+    settings = config.server
+    has_tls = settings.ssl_cert_file is not None
+    lines = [f"the configuration is valid{'' if settings.config is None else f' ({settings.config})'}"]
+    lines.append(f"  address   {settings.host}, port {settings.port}{', with TLS' if has_tls else ''}")
+    for model in config.models:
+        path = None if model.command else find_configured_model(folder, model)
+        source = f"command {model.command[0]}" if model.command else path or "downloaded at the start"
+        lines.append(f"  model     {ui.printable_name(model.name)}  {ui.printable_name(source)}")
+    count = len(keys) + len(config.keys)
+    text = f"{count}, generated at each start" if generated_key is not None else str(count)
+    if config.has_stored_keys:
+        text += f", and those in {settings.keys_file or 'the store'}"
+    warnings = [f"  warning   {warning}" for warning in _no_key_warnings(config, config.has_keys(keys))]
+    return [*lines, *_upstream_lines(config), f"  API keys  {text}", *warnings]
 
 
 def _json_banner(config: Config, url: str, has_keys: bool, generated_key: str | None, engines: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from welldone.cli.startup_checks import check_files, check_routes, find_api_keys
+from welldone.cli.startup_checks import check_startup, find_api_keys
 from welldone.cli.ui import UsageError
 from welldone.config.server import Config
 from welldone.engines.models.pull import needs_download
@@ -81,8 +81,7 @@ class ConfigReader:
             if needs_download(self._folder, model):
                 source = "default" if model.hf_repo is None else f"hf:{model.hf_repo}"
                 raise UsageError(f"the model {model.name} is not downloaded: run welldone pull {source} first")
-        check_files(config, self._folder)
-        check_routes(config)
+        check_startup(config, self._folder)
         return config, tuple(keys), tuple(warnings)
 
 

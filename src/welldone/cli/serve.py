@@ -17,6 +17,7 @@ examples:
   welldone serve --host 0.0.0.0 --api-key env:MY_KEY
   welldone serve --upstream http://gpu:8000/v1 --port 9000
   welldone serve --config welldone.toml
+  welldone serve --config welldone.toml --check-config
 """
 
 import argparse
@@ -54,6 +55,7 @@ REFUSED_FLAGS = _read_flags("refused")
 SETTING_GROUPS = ("Model", "Engine", "Answers", "Server", "Upstreams", "Security", "Limits", "Logs")
 """The order in the help and in the documentation."""
 
+CHECK_FLAG = "--check-config"
 _SECRET_FLAGS = {flag for field in ALL_FIELDS if field.setting.is_secret for flag in field.setting.flags}
 _HELP_COLUMN = 34  # most flags with their value fit before it
 _HELP_WIDTH = 100
@@ -121,6 +123,9 @@ def serve_parser() -> CommandParser:
     parser.usage = "welldone serve [OPTIONS]"
     parser.formatter_class = _HelpFormatter
     parser.set_defaults(occurrences=[])
+    parser.add_argument(
+        CHECK_FLAG, action="store_true", help="check the settings and their files, show what would be served, and exit"
+    )
     for title in SETTING_GROUPS:
         group = parser.add_argument_group(title)
         for field in ALL_FIELDS:
@@ -223,10 +228,14 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def run(arguments: list[str]) -> ExitCode:
-    """Serve until a signal arrives."""
+    """Serve until a signal arrives, or check the configuration."""
     here = Path.cwd()
     config = read_serve_config(arguments, folder=here)
     # The server's packages are an extra; --help and usage errors work without them.
     module = importlib.import_module("welldone.cli.service")
-    code: ExitCode = module.run(config, lambda: read_serve_config(arguments, folder=here))
+    code: ExitCode
+    if CHECK_FLAG in arguments:
+        code = module.check(config)
+    else:
+        code = module.run(config, lambda: read_serve_config(arguments, folder=here))
     return code

@@ -19,7 +19,7 @@ from welldone.cli.config_reader import ConfigReader, log_reload
 from welldone.cli.engine import engine_lines
 from welldone.cli.pull import PULL_EXIT_CODES, fetch_configured_model
 from welldone.cli.service_manager import ServiceManager
-from welldone.cli.startup_checks import check_files, check_routes, find_api_keys
+from welldone.cli.startup_checks import check_startup, find_api_keys, startup_problems
 from welldone.cli.supervisor import HangupPolicy
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.cli.worker_channel import WorkerEnd
@@ -154,6 +154,22 @@ _GC_THRESHOLDS = (10_000, 20, 100)
 _LIST_MODELS_TIMEOUT_S = 1.0  # the banner waits this long for model lists of upstreams, which take milliseconds
 
 
+def check(config: Config) -> ExitCode:
+    """Check what `run` checks before it listens, and print what it would serve. All problems are one `UsageError`."""
+    for text in config.warnings:
+        ui.print_note(text)
+    folder = models_folder(os.environ)
+    problems = list(startup_problems(config, folder))
+    try:
+        keys, generated_key = find_api_keys(config)
+    except UsageError as error:
+        raise UsageError("\n".join([*problems, str(error)])) from None
+    if problems:
+        raise UsageError("\n".join(problems))
+    ui.print_lines(banner.check_lines(config, folder, keys, generated_key))
+    return ExitCode.OK
+
+
 def run(config: Config, read: Callable[[], Config]) -> int:
     """Serve until a signal arrives. `read` reads the configuration again, and raises `UsageError`."""
 
@@ -164,19 +180,20 @@ def run(config: Config, read: Callable[[], Config]) -> int:
         note(text)
     keys, generated_key = find_api_keys(config, note)
     folder = models_folder(os.environ)
-    check_files(config, folder)
-    check_routes(config)
+    check_startup(config, folder)
     try:
         if missing := [model for model in config.models if needs_download(folder, model)]:
             for model in missing:
                 what = "the built-in model (93 MB, once)" if model.hf_repo is None else f"{model.hf_repo} (once)"
                 note(f"downloading {what}")
                 fetch_configured_model(model, folder=folder)
-            check_files(config, folder)  # those of the new models
+            check_startup(config, folder)  # with the files of the new models
     except PullError as error:
         ui.print_note(str(error))
         return PULL_EXIT_CODES[error.kind]
     settings = config.server
+    if settings.record is not None:
+        settings.record.mkdir(mode=0o700, exist_ok=True)  # recordings may hold private data
     secrets = (*keys, *config.secrets)
     reader = ConfigReader(config, keys, generated_key=generated_key, folder=folder, read=read)
     manager = ServiceManager(os.environ)

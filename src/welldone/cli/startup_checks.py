@@ -1,24 +1,29 @@
-"""Checks of the settings before a start or a reload: keys, certificates, files, programs.
+"""Checks of the settings before a start or a reload, and for `--check-config`: keys, certificates, files, programs.
 
-The first problem is a `UsageError` of one line.
+They need no network and change nothing. Each problem is one line.
 """
 
 import os
 import shutil
 import ssl
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from welldone.cli import ui
+from welldone.cli.main import missing_dependency
 from welldone.cli.ui import UsageError
 from welldone.config.model import ModelSettings
 from welldone.config.server import Config
 from welldone.engines.builds import choose_engine
 from welldone.engines.errors import EngineError
 from welldone.engines.models.gguf import GgufError, read_metadata
-from welldone.engines.models.pull import needs_download
+from welldone.engines.models.install import PullError
+from welldone.engines.models.pull import check_can_download, needs_download
 from welldone.engines.models.repository import find_configured_model
+from welldone.engines.models.store import split_file_names
 from welldone.engines.speculation import with_speculation
+from welldone.engines.wheel import PACKAGE as WHEEL_PACKAGE
 from welldone.gateway.routing import route_problems
 from welldone.http.redaction import MIN_KEY_LENGTH, is_weak_key
 from welldone.server.access.key_file import KeyFileError, permission_warning, read_entries
@@ -61,30 +66,27 @@ def _check_key_file(path: Path, config: Config, warn: Callable[[str], None]) -> 
         warn(warning)
 
 
-def check_files(config: Config, models: Path) -> None:
-    """Raise `UsageError` if a file or a program from the settings is missing or unusable."""
-    if config.server.ssl_cert_file is not None and config.server.ssl_key_file is not None:
-        _check_tls(config.server.ssl_cert_file, config.server.ssl_key_file)
+def check_startup(config: Config, models: Path) -> None:
+    """Raise `UsageError` for the first of `startup_problems`."""
+    for problem in startup_problems(config, models):
+        raise UsageError(problem)
+
+
+def startup_problems(config: Config, models: Path) -> Iterator[str]:
+    """Yield what is wrong with the files, the programs and the routes of the settings."""
+    settings = config.server
+    if settings.ssl_cert_file is not None and settings.ssl_key_file is not None:
+        yield from _tls_problems(settings.ssl_cert_file, settings.ssl_key_file)
     for model in config.models:
         where = config.model_locations.get(model.name)
         for problem in _model_problems(model, models):
-            raise UsageError(problem if where is None else f"{where}: {problem}")
-    if (folder := config.server.record) is not None:
-        try:
-            folder.mkdir(mode=0o700, exist_ok=True)  # recordings may hold private data
-        except OSError as error:
-            name = ui.printable_name(folder)
-            raise UsageError(f"cannot create the folder {name} for --record: {ui.error_text(error)}") from None
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise UsageError(f"cannot write into {ui.printable_name(folder)} (--record): permission denied")
-
-
-def check_routes(config: Config) -> None:
-    """Raise `UsageError` if a route has no target."""
+            yield problem if where is None else f"{where}: {problem}"
+    if settings.record is not None:
+        yield from _record_problems(settings.record)
     own = {name for model in config.models for name in (model.name, *model.aliases)}
-    file = "" if config.server.config is None else f"{config.server.config.name}: "
+    file = "" if settings.config is None else f"{settings.config.name}: "
     for problem in route_problems(config.routes, config.upstreams, own):
-        raise UsageError(f"{file}{problem}")
+        yield f"{file}{problem}"
 
 
 def _model_problems(model: ModelSettings, folder: Path) -> Iterator[str]:
@@ -93,29 +95,58 @@ def _model_problems(model: ModelSettings, folder: Path) -> Iterator[str]:
             yield f"cannot find the program {ui.printable_name(model.command[0])} of its command"
         return
     path = find_configured_model(folder, model)
-    if path is None and not needs_download(folder, model):
+    if path is not None:
+        yield from _gguf_problems(path)
+    elif not needs_download(folder, model):
         yield (
             f"there is no model {ui.printable_name(str(model.file))}; welldone models lists those that are there, "
             "welldone pull downloads one"
         )
         return
-    if path is not None:
-        try:
-            read_metadata(path)
-        except GgufError as error:
-            yield f"{ui.printable_name(path)} {error}"
     try:
-        choose_engine(model.engine, os.environ)
+        if path is None:
+            check_can_download(model)
+        if choose_engine(model.engine, os.environ).program is None and find_spec(WHEEL_PACKAGE) is None:
+            yield missing_dependency("serve", WHEEL_PACKAGE)
+    except PullError as error:
+        yield str(error)
     except EngineError as error:
         yield f"{error.message} (--engine)"
     try:
         with_speculation(model, path, folder)
     except EngineError as error:
         yield error.message
-    files = [("--mmproj", model.mmproj), ("--chat-template-file", model.chat_template_file)]
-    for flag, path in (*(("--lora", Path(path)) for path in model.lora), *files):
-        if path is not None and not _can_read(path):
-            yield f"cannot read {ui.printable_name(path)} ({flag})"
+    for flag, file in (*(("--lora", Path(file)) for file in model.lora), ("--mmproj", model.mmproj)):
+        if file is not None:
+            yield from (f"{problem} ({flag})" for problem in _gguf_problems(file))
+    template = model.chat_template_file
+    if template is not None and not _can_read(template):
+        yield f"cannot read {ui.printable_name(template)} (--chat-template-file)"
+
+
+def _gguf_problems(path: Path) -> Iterator[str]:
+    missing = [name for name in split_file_names(path.name) if not path.with_name(name).is_file()]
+    for name in missing:
+        yield f"cannot read {ui.printable_name(path.with_name(name))}"
+    if not missing:
+        try:
+            read_metadata(path)
+        except GgufError as error:
+            yield f"{ui.printable_name(path)} {error}"
+
+
+def _record_problems(folder: Path) -> Iterator[str]:
+    """The folder is created at the start, in one that exists."""
+    name = ui.printable_name(folder)
+    if folder.is_dir():
+        if not os.access(folder, os.W_OK | os.X_OK):
+            yield f"cannot write into {name} (--record): permission denied"
+    elif folder.exists():
+        yield f"cannot create the folder {name} for --record: file exists"
+    elif not folder.parent.is_dir():
+        yield f"cannot create the folder {name} for --record: no such file or directory"
+    elif not os.access(folder.parent, os.W_OK | os.X_OK):
+        yield f"cannot create the folder {name} for --record: permission denied"
 
 
 def _can_read(path: Path) -> bool:
@@ -126,29 +157,32 @@ class _EncryptedKeyError(Exception):
     """The private key needs a passphrase."""
 
 
-def _check_tls(certificate: Path, key: Path) -> None:
-    """Load certificate and key as the server does. The error names the file at fault."""
-    for path in (certificate, key):
-        if not _can_read(path):
-            raise UsageError(f"cannot read {ui.printable_name(path)}, which TLS needs")
+def _tls_problems(certificate: Path, key: Path) -> Iterator[str]:
+    """Load certificate and key as the server does. The problem names the file at fault."""
+    unreadable = [path for path in (certificate, key) if not _can_read(path)]
+    for path in unreadable:
+        yield f"cannot read {ui.printable_name(path)}, which TLS needs"
+    if unreadable:
+        return
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_verify_locations(certificate)
     except ssl.SSLError:
-        raise UsageError(f"{ui.printable_name(certificate)} does not hold a certificate in PEM form") from None
+        yield f"{ui.printable_name(certificate)} does not hold a certificate in PEM form"
+        return
     try:
         context.load_cert_chain(certificate, key, password=_refuse_passphrase)
     except _EncryptedKeyError:
-        raise UsageError(
+        yield (
             f"the key in {ui.printable_name(key)} is encrypted, and a server cannot ask for its passphrase; "
             "decrypt it: openssl pkey -in KEY -out NEW_KEY"
-        ) from None
+        )
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             problem = f"does not belong to the certificate in {ui.printable_name(certificate)}"
         else:
             problem = "is not a usable private key in PEM form"
-        raise UsageError(f"the key in {ui.printable_name(key)} {problem}") from None
+        yield f"the key in {ui.printable_name(key)} {problem}"
 
 
 def _refuse_passphrase() -> str:

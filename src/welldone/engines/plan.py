@@ -289,10 +289,6 @@ def _engine_settings(settings: ModelSettings, file: Path, metadata: GgufMetadata
     pooling = "rank" if is_reranker else settings.pooling
     if pooling is None and settings.embeddings and metadata.pooling in (None, "none"):
         pooling = "mean"  # for a chat model: without pooling, llama.cpp returns an embedding per token
-    try:
-        list(map(float, settings.tensor_split))
-    except ValueError:
-        raise EngineError("its tensor_split must be numbers, such as 3,1", is_permanent=True) from None
     return dataclasses.replace(
         settings,
         file=file,

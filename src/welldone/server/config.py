@@ -235,6 +235,10 @@ def _check_model(model: ModelSettings) -> None:
         raise SettingsError(f"{origin} cannot have both --embeddings and --reranking: keep one")
     if model.chat_template and model.chat_template_file:
         raise SettingsError(f"{origin} has both --chat-template and --chat-template-file: keep one")
+    try:
+        list(map(float, model.tensor_split))
+    except ValueError:
+        raise SettingsError(f"{origin}: --tensor-split must be numbers, such as 3,1") from None
 
 
 def _check_model_names(models: Sequence[ModelSettings]) -> None:

