@@ -17,6 +17,7 @@ from tests.cli.live import watched
 from tests.cli.run import COMMAND, ENVIRONMENT, Run
 from tests.engines import web
 from tests.engines.web import Page, Site
+from tests.http.certificates import make_pair
 from tests.support.faults import start_chat
 from tests.support.raw import RawConnection
 from tests.support.server import KEY, Running
@@ -358,3 +359,18 @@ def test_a_pipe_gets_one_state_after_the_other(is_json: bool, site: Site) -> Non
         assert {json.loads(line)["server_version"] for line in lines} == {"9.9"}
     else:
         assert lines == [lines[0], "\n", lines[0]]
+
+
+# TLS.
+
+
+def test_a_certificate_that_is_not_trusted_is_named_with_an_option(tmp_path: Path, here: Run) -> None:
+    pair = make_pair(tmp_path)
+    options = ["--ssl-cert-file", str(pair.certificate), "--ssl-key-file", str(pair.key)]
+    with upstream() as backend, gateway(tmp_path, backend.url, options=options) as running:
+        for words in (["status", running.url], ["reload", "--url", running.url], ["models", "--url", running.url]):
+            ran = here(*words, "--api-key", KEY)
+            assert ran.code == ExitCode.UNREACHABLE
+            assert ran.notes.endswith("if it is yours, name its file with --ca-file\n")
+            ran = here(*words, "--api-key", KEY, "--ca-file", str(pair.certificate))
+            assert (ran.code, ran.notes) == (ExitCode.OK, "")

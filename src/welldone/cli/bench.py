@@ -47,7 +47,7 @@ from welldone.bench.settings import ArrivalProcess, Assertion, BenchmarkKind, Be
 from welldone.bench.words import WORKLOAD_PROFILES, find_workload_profile
 from welldone.cli import bench_ui, captures, option_types, ui
 from welldone.cli.option_types import check_report_path, make_writable_folder
-from welldone.cli.options import CommandParser
+from welldone.cli.options import CA_FILE, CommandParser
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.model import DEFAULT_SLOTS
 from welldone.http.redaction import API_KEY_VARIABLE
@@ -250,7 +250,7 @@ def _parser() -> CommandParser:
     add("--model-name --model NAME", "model to use (the tokenizer's, else the first listed)", dest="model")
     add("--api-key -a KEY", f"API key, or env:NAME (default: {API_KEY_VARIABLE})")
     add("--header LINE...", "a header for every request", option_types.parse_header)
-    add("--ca-file FILE", "CA certificates to trust (https)")
+    add(*CA_FILE)
     add("--insecure", "do not verify the certificate (https)")
     parser.start_group("the load")
     add("--benchmark-kind -b KIND", f"{', '.join(BenchmarkKind)} (quick)", option_types.enum_choice(BenchmarkKind))

@@ -43,7 +43,7 @@ from welldone.check.selection import PROFILES, parse_extra_members, parse_probe_
 from welldone.check.settings import DIALECTS, CheckSettings, Timeouts
 from welldone.cli import captures, option_types, ui
 from welldone.cli.option_types import ENV_PREFIX, check_report_path
-from welldone.cli.options import CommandParser
+from welldone.cli.options import CA_FILE, CommandParser
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.http.redaction import API_KEY_VARIABLE
 from welldone.reporting import format_table, wrap_text
@@ -160,7 +160,7 @@ def _parser() -> CommandParser:
     add("--extra JSON", "additional fields for every request body", _parse_extra_fields, default={})
     headers = "a header for every request, as NAME: VALUE or NAME: env:VARIABLE"
     add("--header LINE...", headers, option_types.parse_header)
-    add("--ca-file FILE", "CA certificates to trust (https)")
+    add(*CA_FILE)
     add("--insecure", "do not verify the certificate (https)")
     return parser
 

@@ -19,7 +19,7 @@ import msgspec
 
 from welldone.cli import ui
 from welldone.cli.banner import redacted_url
-from welldone.cli.options import CommandParser
+from welldone.cli.options import CA_FILE, CommandParser
 from welldone.cli.running_server import root_address, untrusted_message
 from welldone.cli.serve import read_server_config
 from welldone.cli.ui import ExitCode
@@ -66,9 +66,9 @@ class NoServerError(ModelQueryError):
     """No server answers at the URL."""
 
 
-def query_models(url: str, key: str | None) -> list[ModelRow]:
+def query_models(url: str, key: str | None, ca_file: str | None) -> list[ModelRow]:
     """Return the models of the server at `url`. Raises `ModelQueryError`."""
-    address = root_address(url, key)
+    address = root_address(url, key, ca_file)
     absent = NoServerError(f"no server answers at {url}; start one with welldone serve")
     try:
         # Proxy settings do not apply: the key must not be sent to a proxy.
@@ -115,7 +115,7 @@ def run(arguments: list[str]) -> ExitCode:
     keys = (options.api_key, *server.api_keys, *(named.key for named in config.keys))
     error = None
     try:
-        running = query_models(url, next(filter(None, keys), None))
+        running = query_models(url, next(filter(None, keys), None), options.ca_file)
         _merge_running(rows, running)
     except ModelQueryError as failure:
         error = failure
@@ -137,6 +137,7 @@ def _parser() -> CommandParser:
     parser.option("--config FILE", "a TOML file with settings and models")
     parser.option("--url URL", "URL of the server (default: from the settings)")
     parser.option("--api-key KEY", "API key of the server (default: from the settings)")
+    parser.option(*CA_FILE)
     return parser
 
 

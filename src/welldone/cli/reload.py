@@ -15,12 +15,10 @@ import asyncio
 import msgspec
 
 from welldone.cli import ui
-from welldone.cli.options import CommandParser
-from welldone.cli.running_server import error_field, find_running_server
+from welldone.cli.options import CA_FILE, CommandParser
+from welldone.cli.running_server import RunningServerError, ask_server, error_field, find_running_server
 from welldone.cli.ui import ExitCode
-from welldone.http.address import Address
-from welldone.http.client import BufferedResponse, fetch
-from welldone.http.connect import HttpClientError
+from welldone.http.recording_client import RecordedResponse
 from welldone.http.redaction import API_KEY_VARIABLE
 from welldone.server.reload import ReloadResult
 
@@ -31,22 +29,17 @@ _TIMEOUT_S = 60.0  # the metadata of many large models on a slow disk; the worke
 def run(arguments: list[str]) -> ExitCode:
     """Send the request, and print what has changed."""
     options = _parser().parse(arguments)
-    url, address = find_running_server(options.url, options.api_key, options.config)
+    url, address = find_running_server(options.url, options.api_key, options.config, options.ca_file)
     try:
-        # Proxy settings do not apply: the key must not be sent to a proxy.
-        reply = asyncio.run(_post(address))
-    except HttpClientError as error:
-        ui.print_note(f"no server answers at {url}: {error}")
+        reply = asyncio.run(ask_server(url, address, "POST", _PATH, timeout_s=_TIMEOUT_S))
+    except RunningServerError as error:
+        ui.print_note(str(error))
         return ExitCode.UNREACHABLE
     if reply.status == 200:
         _print_result(msgspec.json.decode(reply.body, type=ReloadResult))
         return ExitCode.OK
     ui.print_note(_problem(url, reply))
     return ExitCode.FAILED if reply.status == 409 else ExitCode.UNREACHABLE
-
-
-async def _post(address: Address) -> BufferedResponse:
-    return await fetch(address, "POST", _PATH, timeout_s=_TIMEOUT_S)
 
 
 def _print_result(result: ReloadResult) -> None:
@@ -57,7 +50,7 @@ def _print_result(result: ReloadResult) -> None:
     ui.print_lines(f"  {line}" for line in result.changes)
 
 
-def _problem(url: str, reply: BufferedResponse) -> str:
+def _problem(url: str, reply: RecordedResponse) -> str:
     if reply.status in (401, 403):
         return f"the server at {url} requires an admin key: --api-key KEY, or {API_KEY_VARIABLE}"
     message = error_field(reply.body, "message")
@@ -70,5 +63,6 @@ def _parser() -> CommandParser:
     parser = CommandParser("reload", __doc__)
     parser.option("--url URL", "URL of the server (default: from the settings)")
     parser.option("--api-key KEY", f"admin key, or env:NAME (default: {API_KEY_VARIABLE}, else from the settings)")
+    parser.option(*CA_FILE)
     parser.option("--config FILE", "a TOML file with settings (default: ./welldone.toml if it exists)")
     return parser

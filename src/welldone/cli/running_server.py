@@ -1,4 +1,4 @@
-"""The running server that a command asks: its address, and what its replies and errors mean."""
+"""The running server that a command asks: its address, requests to it, and what its replies and errors mean."""
 
 import msgspec
 
@@ -8,10 +8,19 @@ from welldone.cli.serve import read_server_config
 from welldone.cli.ui import UsageError
 from welldone.http.address import Address, parse_url
 from welldone.http.connect import HttpClientError
+from welldone.http.recording_client import RecordedResponse, record_response
 from welldone.protocol.lenient_json import as_object
 
+_MAX_REPLY_BYTES = 16 * 2**20  # hundreds of upstreams and models
 
-def find_running_server(url: str | None, key: str | None, config_file: str | None) -> tuple[str, Address]:
+
+class RunningServerError(Exception):
+    """The server does not answer, or not as expected. The message says why, and what to do."""
+
+
+def find_running_server(
+    url: str | None, key: str | None, config_file: str | None, ca_file: str | None
+) -> tuple[str, Address]:
     """Return the URL of a running server, and its address with a key: those given, else those of the settings.
 
     Raises:
@@ -24,22 +33,38 @@ def find_running_server(url: str | None, key: str | None, config_file: str | Non
         url = ui.server_url(server.host, server.port, is_tls=server.ssl_cert_file is not None)
         keys = (key, *server.api_keys, *(named.key for named in config.keys if named.admin))
         key = next(filter(None, keys), None)
-    return url, root_address(url, key)
+    return url, root_address(url, key, ca_file)
 
 
-def root_address(url: str, key: str | None) -> Address:
+def root_address(url: str, key: str | None, ca_file: str | None) -> Address:
     """Return the address of a server, whose URL may end in /v1. Raises `UsageError`."""
     try:
-        return parse_url(url.rstrip("/").removesuffix("/v1"), key=key)
+        return parse_url(url.rstrip("/").removesuffix("/v1"), key=key, ca_file=ca_file)
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+async def ask_server(url: str, address: Address, method: str, path: str, *, timeout_s: float) -> RecordedResponse:
+    """Send a request and return the complete response. Raises `RunningServerError`.
+
+    Proxy settings do not apply: the key must not be sent to a proxy.
+    """
+    try:
+        reply = await record_response(address, method, path, timeout_s=timeout_s, limit_bytes=_MAX_REPLY_BYTES)
+    except HttpClientError as error:
+        if error.is_untrusted:
+            raise RunningServerError(untrusted_message(url, error)) from None
+        raise RunningServerError(f"no server answers at {url}: {error}") from None
+    if reply.status is None or not reply.is_complete:
+        raise RunningServerError(f"no server answers at {url}: {reply.error or 'the reply is incomplete'}")
+    return reply
 
 
 def untrusted_message(url: str, error: HttpClientError) -> str:
     """Return what to do about a certificate that is not trusted."""
     return (
         f"the certificate of the server at {url} is not trusted: {error.detail}; "
-        "if it is yours, name its file in SSL_CERT_FILE"
+        "if it is yours, name its file with --ca-file"
     )
 
 

@@ -6,15 +6,13 @@ import time
 
 import msgspec
 
-from welldone.cli.running_server import error_field, untrusted_message
+from welldone.cli.running_server import RunningServerError, ask_server, error_field
 from welldone.http.address import Address
-from welldone.http.connect import HttpClientError
-from welldone.http.recording_client import RecordedResponse, record_response
+from welldone.http.recording_client import RecordedResponse
 from welldone.http.redaction import API_KEY_VARIABLE
 from welldone.reporting import single_line
 
 _TIMEOUT_S = 5.0  # the server waits up to a second for its workers
-_MAX_REPLY_BYTES = 16 * 2**20  # hundreds of upstreams and models
 _MAX_ERRORS = 20
 _MAX_MESSAGE_CHARS = 300
 _MANY_FAILURES = 3
@@ -25,10 +23,6 @@ LOADED_STATE = "ready"
 NOT_ADMIN = "this key is not an admin key: upstreams, and models and requests of other keys are left out"
 NO_PAGE = "the server has no page (--no-page): recent errors and rates of the last minutes are left out"
 NO_METRICS = "this key may not read /metrics, and the server has no page (--no-page): models and upstreams are left out"
-
-
-class StatusError(Exception):
-    """The state cannot be read. The message says why, and what to do."""
 
 
 class ModelStatus(msgspec.Struct, kw_only=True):
@@ -147,7 +141,7 @@ class _PageState(msgspec.Struct, kw_only=True):
 
 
 async def query_status(url: str, address: Address) -> ServerStatus:
-    """Read the state of a server. Raises `StatusError`."""
+    """Read the state of a server. Raises `RunningServerError`."""
     health, reply = await asyncio.gather(_get(url, address, "/health"), _get(url, address, "/page/api/state"))
     problem = None if health.status == 200 else _message(health) or f"/health returns {health.status}"
     status = ServerStatus(url=url, is_ready=problem is None, problem=problem)
@@ -175,26 +169,17 @@ async def query_status(url: str, address: Address) -> ServerStatus:
             raise _not_welldone(url)
     if reply.status == 401:
         verb = "requires a key" if address.key is None else "refuses the key"
-        raise StatusError(f"the server at {url} {verb}: --api-key KEY, or {API_KEY_VARIABLE}")
+        raise RunningServerError(f"the server at {url} {verb}: --api-key KEY, or {API_KEY_VARIABLE}")
     reason = _message(reply)
-    raise StatusError(f"the server at {url} answers with status {reply.status}{f': {reason}' if reason else ''}")
+    raise RunningServerError(f"the server at {url} answers with status {reply.status}{f': {reason}' if reason else ''}")
 
 
 async def _get(url: str, address: Address, path: str) -> RecordedResponse:
-    try:
-        # Proxy settings do not apply: the key must not be sent to a proxy.
-        reply = await record_response(address, "GET", path, timeout_s=_TIMEOUT_S, limit_bytes=_MAX_REPLY_BYTES)
-    except HttpClientError as error:
-        if error.is_untrusted:
-            raise StatusError(untrusted_message(url, error)) from None
-        raise StatusError(f"no server answers at {url}: {error}") from None
-    if reply.status is None or not reply.is_complete:
-        raise StatusError(f"no server answers at {url}: {reply.error or 'the reply is incomplete'}")
-    return reply
+    return await ask_server(url, address, "GET", path, timeout_s=_TIMEOUT_S)
 
 
-def _not_welldone(url: str) -> StatusError:
-    return StatusError(f"the server at {url} is not welldone serve")
+def _not_welldone(url: str) -> RunningServerError:
+    return RunningServerError(f"the server at {url} is not welldone serve")
 
 
 def _message(reply: RecordedResponse) -> str:

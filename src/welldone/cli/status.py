@@ -22,9 +22,9 @@ import msgspec
 
 from welldone.cli import ui
 from welldone.cli.option_types import parse_duration, server_url
-from welldone.cli.options import CommandParser
-from welldone.cli.running_server import find_running_server
-from welldone.cli.server_status import ServerStatus, StatusError, query_status
+from welldone.cli.options import CA_FILE, CommandParser
+from welldone.cli.running_server import RunningServerError, find_running_server
+from welldone.cli.server_status import ServerStatus, query_status
 from welldone.cli.status_table import status_lines
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.http.address import Address
@@ -40,11 +40,11 @@ def run(arguments: list[str]) -> ExitCode:
     if options.once and options.watch is not None:
         raise UsageError("--once conflicts with --watch: keep one")
     url = None if options.url is None else server_url(options.url)
-    url, address = find_running_server(url, options.api_key, options.config)
+    url, address = find_running_server(url, options.api_key, options.config, options.ca_file)
     url = url.rstrip("/").removesuffix("/v1")
     try:
         status = asyncio.run(query_status(url, address))
-    except StatusError as error:
+    except RunningServerError as error:
         ui.print_note(str(error))
         return ExitCode.UNREACHABLE
     is_watched = options.watch is not None or (ui.has_screen() and not options.once and not options.json)
@@ -65,6 +65,7 @@ def _parser() -> CommandParser:
     add("--watch SECONDS", f"show it again after this time, such as 10s or 1m ({_INTERVAL_S:g}s)", _parse_interval)
     add("--json", "print it as JSON, once or, with --watch, one line each time")
     add("--api-key KEY", f"API key, or env:NAME (default: {API_KEY_VARIABLE}, else from the settings)")
+    add(*CA_FILE)
     add("--config FILE", "a TOML file with settings (default: ./welldone.toml if it exists)")
     return parser
 
@@ -103,7 +104,7 @@ class _LogView:
         _print(status, is_json=self._is_json)
         ui.flush_output()
 
-    def show_error(self, error: StatusError) -> None:
+    def show_error(self, error: RunningServerError) -> None:
         ui.print_note(str(error))
 
 
@@ -128,7 +129,7 @@ class _ScreenView:
         self._footer = ["", ui.colorize(f"{clock}, every {interval_s:g} s; Ctrl-C ends it", "dim")]
         self._screen.draw([*self._lines(), *self._footer])
 
-    def show_error(self, error: StatusError) -> None:
+    def show_error(self, error: RunningServerError) -> None:
         self._screen.draw([ui.colorize(f"{time.strftime('%H:%M:%S')} {error}", "fail"), "", *self._lines()])
 
     def _lines(self) -> list[str]:
@@ -150,5 +151,5 @@ async def _watch(
             await asyncio.sleep(interval_s)
             try:
                 view.show(await query_status(url, address), interval_s)
-            except StatusError as error:
+            except RunningServerError as error:
                 view.show_error(error)
