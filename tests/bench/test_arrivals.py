@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.table import table
 from welldone.bench import load
 from welldone.bench.load import bursty_arrivals, constant_arrivals, read_arrival_times
+from welldone.bench.settings import MAX_BURSTINESS
 
 RATES = st.floats(0.01, 1000)
 
@@ -58,7 +59,7 @@ def test_times_are_sorted_and_reproducible(rate: float, burstiness: float, seed:
         lambda rng: bursty_arrivals(-1, 1.0, rng),
         lambda rng: bursty_arrivals(float("nan"), 1.0, rng),
         lambda rng: bursty_arrivals(1, 0, rng),
-        lambda rng: bursty_arrivals(1, load.MAX_BURSTINESS * 2, rng),
+        lambda rng: bursty_arrivals(1, MAX_BURSTINESS * 2, rng),
     ],
 )
 def test_an_invalid_rate_is_rejected_at_once(make: Callable[[random.Random], Iterator[float]]) -> None:

@@ -14,7 +14,7 @@ from tests.engines import files, stand_in_server
 from tests.engines.test_llama_server import installed_build
 from tests.models.gguf_writer import Gguf
 from tests.support.server import serving
-from welldone.cli import engine, ui
+from welldone.cli import engine, engine_actions, ui
 from welldone.config.model import ModelSettings
 from welldone.config.server import Config, ServeSettings
 from welldone.engines import wheel
@@ -110,7 +110,7 @@ def test_a_build_that_cannot_start_is_one_line(tmp_path: Path) -> None:
 
 def test_progress_is_a_line_per_tenth_with_the_remaining_time(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
-    report = engine.step_progress(lambda: now)
+    report = engine_actions.step_progress(lambda: now)
     for done in range(1, 201):
         now += 3.0
         report(done, 200)
@@ -128,16 +128,16 @@ def banner_of(
 ) -> list[str]:
     monkeypatch.setenv("WELLDONE_ENGINES", str(tmp_path))
     model = ModelSettings(name="m", engine=wanted, **changes)
-    return engine.engine_lines(Config(server=ServeSettings(), models=(model,)))
+    return engine_actions.engine_lines(Config(server=ServeSettings(), models=(model,)))
 
 
 def test_the_banner_names_the_engine_and_what_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     version = wheel.llama_version_of(wheel.wheel_version() or "")
-    monkeypatch.setattr(engine, "unused_features", lambda _: ("AVX512", "AMX_INT8"))
+    monkeypatch.setattr(engine_actions, "unused_features", lambda _: ("AVX512", "AMX_INT8"))
     lost, hint = banner_of(tmp_path, monkeypatch)
     assert lost == f"llama.cpp b{version} (wheel), which does not use AVX512, AMX_INT8 of this CPU:"
     assert hint.startswith("welldone engine build compiles llama.cpp for this CPU (about ")
-    monkeypatch.setattr(engine, "unused_features", lambda _: ())
+    monkeypatch.setattr(engine_actions, "unused_features", lambda _: ())
     assert banner_of(tmp_path, monkeypatch) == [f"llama.cpp b{version} (wheel)"]
     build = measured_build(tmp_path)
     (line,) = banner_of(tmp_path, monkeypatch)

@@ -21,7 +21,7 @@ from welldone.bench.dialects.base import BenchDialect
 from welldone.bench.prompts import PromptRequest, PromptSource
 from welldone.bench.record import BenchRecord, RequestOutcome
 from welldone.bench.report import ClientLoad, StepResult
-from welldone.bench.settings import ArrivalProcess, BenchmarkKind, BenchSettings, GoodputBound
+from welldone.bench.settings import MAX_BURSTINESS, ArrivalProcess, BenchmarkKind, BenchSettings, GoodputBound
 from welldone.bench.stats import StepSpec, summarize_step
 from welldone.http.address import Address
 from welldone.http.client import ConnectionPool, Exchange, RequestOptions, send
@@ -30,8 +30,6 @@ from welldone.http.connect import HttpClientError
 # Arrival times of an open loop, in seconds from the start of the step.
 
 
-MAX_BURSTINESS = 1000.0
-"""Bursts of about as many requests: few servers have more users."""
 _MAX_ARRIVALS = 1_000_000  # per file: more than a day at ten requests per second
 _LINE_LIMIT_BYTES = 1 << 20  # fits the block hashes of a prompt of a million tokens
 _MS_PER_S = 1000.0

@@ -8,6 +8,9 @@ from typing import Any
 
 import msgspec
 
+MAX_BURSTINESS = 1000.0
+"""Bursts of about as many requests: few servers have more users."""
+
 
 class BenchmarkKind(StrEnum):
     """Kind of a load test."""

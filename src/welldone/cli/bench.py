@@ -35,15 +35,20 @@ from typing import Any
 
 import msgspec
 
-from welldone.bench import load, stats
-from welldone.bench.client import BenchUnreachableError
+from welldone.bench import stats
 from welldone.bench.dialects import DIALECTS
-from welldone.bench.load import MAX_BURSTINESS
 from welldone.bench.report import BenchReport, MetricComparison
 from welldone.bench.reports import data, text
 from welldone.bench.reports.text import format_metric, split_metric
-from welldone.bench.run import STOPPED_BY_USER, BenchProgress, run_bench
-from welldone.bench.settings import ArrivalProcess, Assertion, BenchmarkKind, BenchSettings, LengthSpec, parse_length
+from welldone.bench.settings import (
+    MAX_BURSTINESS,
+    ArrivalProcess,
+    Assertion,
+    BenchmarkKind,
+    BenchSettings,
+    LengthSpec,
+    parse_length,
+)
 from welldone.bench.words import WORKLOAD_PROFILES, find_workload_profile
 from welldone.cli import bench_ui, captures, option_types, ui
 from welldone.cli.option_types import check_report_path, make_writable_folder
@@ -217,6 +222,10 @@ def run(arguments: list[str]) -> ExitCode:
         check_report_path(path, data.BENCH_REPORT_FORMATS)
     if options.results_dir is not None:
         make_writable_folder(options.results_dir)
+    # The HTTP client is an extra; --help, usage errors and `compare` work without it.
+    from welldone.bench.client import BenchUnreachableError
+    from welldone.bench.run import STOPPED_BY_USER
+
     try:
         report = asyncio.run(_run_bench(settings, is_quiet=options.no_console or options.json))
     except BenchUnreachableError as error:
@@ -350,6 +359,8 @@ def _benchmark_kind(options: Namespace) -> BenchmarkKind:
 
 def _describe_plan(settings: BenchSettings) -> str:
     """Return the kind of the run and its expected duration."""
+    from welldone.bench import load
+
     expected = load.expected_duration_s(settings)
     if expected is None:
         return f"{settings.kind}: as long as the times in the file"
@@ -372,6 +383,8 @@ def _assertions(options: Namespace) -> tuple[Assertion, ...]:
 
 
 async def _run_bench(settings: BenchSettings, *, is_quiet: bool) -> BenchReport:
+    from welldone.bench.run import BenchProgress, run_bench
+
     stop, progress = asyncio.Event(), BenchProgress()
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None

@@ -12,15 +12,18 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from welldone.bench.record import BenchRecord, RequestOutcome
 from welldone.bench.reports.text import NEUTRAL_OUTCOMES, format_duration
-from welldone.bench.run import BenchProgress
 from welldone.bench.stats import METRICS
 from welldone.cli import ui
 from welldone.reporting import sanitize_text
+
+if TYPE_CHECKING:  # its HTTP client is an extra
+    from welldone.bench.run import BenchProgress
 
 BIN_S = 2.0
 """Long enough for some answers, and short enough to show a stall."""
@@ -65,7 +68,7 @@ class BenchStepRow(msgspec.Struct, frozen=True):
 class BenchMonitor:
     """State of the live view. `refresh` updates it."""
 
-    def __init__(self, progress: BenchProgress, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, progress: "BenchProgress", clock: Callable[[], float] = time.monotonic) -> None:
         self.progress = progress
         self._clock = clock
         self._started_at = clock()
@@ -294,7 +297,7 @@ _DEFAULT_SIZE = (80, 24)  # if the terminal does not report its size
 
 
 @asynccontextmanager
-async def live_view(progress: BenchProgress, *, is_quiet: bool, every_s: float = REFRESH_S) -> AsyncIterator[None]:
+async def live_view(progress: "BenchProgress", *, is_quiet: bool, every_s: float = REFRESH_S) -> AsyncIterator[None]:
     """Show the progress until the context ends; a terminal is cleared then."""
     monitor = BenchMonitor(progress)
     terminal = None if is_quiet else _open_terminal()

@@ -66,7 +66,7 @@ def _parser() -> CommandParser:
 
 
 def command_parser(command: str) -> CommandParser:
-    """Return the parser of a command. Raises `ModuleNotFoundError` if its extra is not installed."""
+    """Return the parser of a command."""
     module = importlib.import_module(f"welldone.cli.{command}")
     parser: CommandParser = getattr(module, _PARSERS.get(command, "_parser"))()
     return parser
@@ -94,13 +94,7 @@ def command_options(parser: CommandParser) -> Iterator[Option]:
 
 
 def _all_options() -> dict[str, list[Option]]:
-    found = {}
-    for command in COMMANDS:
-        try:
-            found[command] = list(command_options(command_parser(command)))
-        except ModuleNotFoundError:
-            found[command] = []  # its extra is not installed
-    return found
+    return {command: list(command_options(command_parser(command))) for command in COMMANDS}
 
 
 _BASH = r"""# bash completion of welldone, printed by: welldone completion bash
