@@ -9,7 +9,10 @@ import pytest
 
 from tests.cli.captures import RIGHT, ROLES
 from tests.cli.live import Live
-from tests.cli.run import COMMAND, ENVIRONMENT, LIMIT_S, CommandResult
+from tests.cli.run import COMMAND, ENVIRONMENT, LIMIT_S, CommandResult, run_python
+from tests.table import table
+from welldone.cli.main import COMMANDS
+from welldone.cli.ui import ExitCode
 
 QUIET_EXIT_CODES = {0, 128 + signal.SIGPIPE}  # 0: all output fitted into the pipe; 141: SIGPIPE
 
@@ -82,6 +85,37 @@ def test_ctrl_c_while_fix_waits_ends_it_quietly(words: str, tmp_path: Path) -> N
         assert fix.process.wait(LIMIT_S) == 130
         assert fix.process.stderr is not None
         assert fix.process.stderr.read() == b""
+
+
+INTERRUPT = """
+import os, runpy, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+
+_, program, module, *words = sys.argv
+sys.argv[:] = [program, *words]
+sys.meta_path.insert(0, Interrupt())
+runpy.run_path(program, run_name="__main__")
+"""
+"""Runs the program, with Ctrl-C at the import of a module."""
+
+
+@table(
+    ("words", "module"),
+    [
+        *(("--version", f"welldone.{name}") for name in ("cli.main", "cli.ui", "config.settings")),
+        *((command, f"welldone.cli.{command}") for command in COMMANDS),
+        ("serve", "welldone.cli.service"),
+        ("bench", "welldone.bench.run"),
+        ("engine", "welldone.cli.engine_actions"),
+    ],
+)
+def test_ctrl_c_during_imports_ends_every_command_quietly(words: str, module: str, tmp_path: Path) -> None:
+    ran = run_python(INTERRUPT, COMMAND, module, words, cwd=tmp_path)
+    assert (ran.code, ran.out, ran.notes) == (ExitCode.INTERRUPTED, b"", "")
 
 
 @pytest.mark.parametrize("words", ["rules", "rules tool", "lint right.txt", "fix right.txt"])

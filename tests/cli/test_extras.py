@@ -42,6 +42,11 @@ def test_help_needs_no_extra(bare: Start) -> None:
         assert ran.out.decode().startswith(f"usage: welldone {words[0]} ")
 
 
+def test_completion_scripts_have_the_options_of_every_command(bare: Start) -> None:
+    script = bare("completion", "bash").out.decode()
+    assert [flag for flag in ("--check-config", "--max-vus", "--vulkan") if flag not in script] == []
+
+
 def test_a_server_is_asked_without_an_extra(bare: Start) -> None:
     for words in (["status", "http://127.0.0.1:1"], ["reload", "--url", "http://127.0.0.1:1"]):
         ran = bare(*words)

@@ -1,7 +1,6 @@
-"""Entry point of the `welldone` command. It imports only the module of the command that runs."""
+"""Runs a command. Only the module of the command that runs is imported."""
 
 import importlib
-import signal
 import sys
 import textwrap
 
@@ -51,7 +50,7 @@ def run(arguments: list[str] | None = None) -> int:
         ui.print_note(str(error))
         return ExitCode.USAGE
     except KeyboardInterrupt:
-        return _SIGNAL_EXIT_BASE + signal.SIGINT
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has gone, as in `| head`: exit like a process that SIGPIPE ended.
         ui.close_output()
