@@ -214,7 +214,10 @@ def test_check_needs_no_optional_packages(tmp_path: Path) -> None:
     assert run_python(code, cwd=tmp_path).out == b"set()\n"
 
 
-def test_an_interrupt_ends_with_the_report_so_far(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "notes"), [(signal.SIGINT, ""), (signal.SIGTERM, "welldone check: stopped by SIGTERM\n")]
+)
+def test_an_interrupt_ends_with_the_report_so_far(number: int, notes: str, tmp_path: Path) -> None:
     started = threading.Event()
     reference = ReferenceServer()
 
@@ -228,9 +231,9 @@ def test_an_interrupt_ends_with_the_report_so_far(tmp_path: Path) -> None:
         words = ("check", url, "--only", "text,text-whole", "--jobs", "1", "--report", "check.json")
         with Live(*words, cwd=tmp_path) as live:
             assert started.wait(LIMIT_S)
-            live.process.send_signal(signal.SIGINT)
+            live.process.send_signal(number)
             ran = live.end()
-    assert ran.code == 130
+    assert (ran.code, ran.notes) == (130, notes)
     assert "not passed: the check was interrupted" in ran.out.decode()
     report = json.loads((tmp_path / "check.json").read_bytes())
     assert (report["is_interrupted"], report["passed"]) == (True, False)

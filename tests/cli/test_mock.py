@@ -77,9 +77,9 @@ class Mock:
         finally:
             connection.close()
 
-    def interrupt(self) -> int:
-        """Send SIGINT and return the exit code."""
-        self.live.process.send_signal(signal.SIGINT)
+    def interrupt(self, number: int = signal.SIGINT) -> int:
+        """Send a signal and return the exit code."""
+        self.live.process.send_signal(number)
         return self.live.process.wait(LIMIT_S)
 
 
@@ -105,10 +105,11 @@ def test_the_mock_answers_correctly_until_it_is_interrupted(folder: Path) -> Non
         assert mock.live.end().notes == ""
 
 
-def test_an_open_stream_does_not_delay_the_end(folder: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_open_stream_does_not_delay_the_end(number: int, folder: Path) -> None:
     with mocking("--gap", "60s", cwd=folder) as mock, mock.send(CHAT) as reply:
         assert reply.readline().startswith(b"data: ")
-        assert mock.interrupt() == 0
+        assert mock.interrupt(number) == 0
         assert mock.live.end().notes == ""
         with pytest.raises(IncompleteRead):
             reply.read()

@@ -6,7 +6,7 @@ changes nothing on the server.
 
 The exit code is 0 if no broken rule is known to break a client (with --strict: if no rule is broken at all), 1 if one
 is, 3 if the server cannot be reached or replies timed out (raise --timeout), 4 if there was nothing to judge. Ctrl-C
-ends the run with the report so far, and exit code 130.
+or SIGTERM ends the run with the report so far, and exit code 130.
 
 examples:
   welldone check http://127.0.0.1:8000/v1
@@ -44,6 +44,7 @@ from welldone.check.settings import DIALECTS, CheckSettings, Timeouts
 from welldone.cli import captures, option_types, ui
 from welldone.cli.option_types import ENV_PREFIX, check_report_path
 from welldone.cli.options import CA_FILE, CommandParser
+from welldone.cli.signals import cancel_on_sigterm
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.http.redaction import API_KEY_VARIABLE
 from welldone.reporting import format_table, wrap_text
@@ -114,6 +115,8 @@ def run(arguments: list[str]) -> ExitCode:
     except (CheckUnreachableError, InterruptedCheckError) as error:
         ui.print_note(f"welldone check: {error}")
         return ExitCode.INTERRUPTED if isinstance(error, InterruptedCheckError) else ExitCode.UNREACHABLE
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
     except NothingToCheckError as error:
         ui.print_note(f"nothing to judge: {error}")
         return ExitCode.NOTHING_TO_DO
@@ -231,17 +234,22 @@ def _baseline_rules(name: str) -> frozenset[str]:
 
 
 async def _run_check(settings: CheckSettings) -> Report:
-    stop = asyncio.Event()
+    stop, ended_by = asyncio.Event(), ""
+    cancel_on_sigterm()
     try:
         async with check_progress() as report_progress:
             checking = asyncio.create_task(check(settings, on_progress=report_progress, stop=stop))
             try:
                 return await asyncio.shield(checking)
-            except asyncio.CancelledError:  # the first Ctrl-C cancels this task, the second raises KeyboardInterrupt
+            except asyncio.CancelledError as error:  # the first signal; a second one ends the run without a report
+                ended_by = str(error)
                 stop.set()
                 return await checking
     except ValueError as error:
         raise UsageError(str(error)) from None
+    finally:
+        if ended_by:
+            ui.print_note(f"welldone check: stopped by {ended_by}")
 
 
 def _output_report(report: Report, options: Namespace) -> None:

@@ -28,6 +28,7 @@ from welldone.check.applicability import UNCOVERED
 from welldone.cli import captures, ui
 from welldone.cli.option_types import integer_between, number_up_to
 from welldone.cli.options import CommandParser
+from welldone.cli.signals import cancel_on_sigterm
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.settings import unknown_name, unknown_rule
 from welldone.mock import faults
@@ -47,14 +48,14 @@ _GAP_PATTERN = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(ms|s)")
 
 
 def run(arguments: list[str]) -> ExitCode:
-    """Answer until interrupted."""
+    """Answer until Ctrl-C or SIGTERM."""
     options = _parser().parse(arguments)
     if options.list:
         rows = [(fault.name, fault.description) for fault in faults.ALL_FAULTS]
         ui.print_lines(format_table(rows, ui.terminal_width()))
         return ExitCode.OK
     server, behavior = _make_server(options)
-    with contextlib.suppress(KeyboardInterrupt):  # the normal end
+    with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):  # the normal end
         asyncio.run(_serve(server, options.host, options.port, behavior))
     return ExitCode.OK
 
@@ -138,6 +139,7 @@ def _check_combination(options: argparse.Namespace) -> None:
 
 
 async def _serve(server: MockServer, host: str, port: int, behavior: str) -> None:
+    cancel_on_sigterm()
     try:
         await server.listen(host=host, port=port)
     except OSError as error:

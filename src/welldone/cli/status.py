@@ -15,7 +15,6 @@ examples:
 import argparse
 import asyncio
 import contextlib
-import signal
 import time
 
 import msgspec
@@ -25,6 +24,7 @@ from welldone.cli.option_types import parse_duration, server_url
 from welldone.cli.options import CA_FILE, CommandParser
 from welldone.cli.running_server import RunningServerError, find_running_server
 from welldone.cli.server_status import ServerStatus, query_status
+from welldone.cli.signals import cancel_on_sigterm
 from welldone.cli.status_table import status_lines
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.http.address import Address
@@ -140,11 +140,7 @@ async def _watch(
     url: str, address: Address, status: ServerStatus, view: _LogView | _ScreenView, interval_s: float
 ) -> None:
     """Show the state again and again. A server that is away for a while ends nothing."""
-    task = asyncio.current_task()
-    assert task is not None
-    with contextlib.suppress(NotImplementedError):  # on Windows
-        # So that the terminal is restored.
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    cancel_on_sigterm()  # so that the terminal is restored
     with view:
         view.show(status, interval_s)
         while True:

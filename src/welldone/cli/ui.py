@@ -29,7 +29,7 @@ EXIT_CODE_MEANINGS = {
     ExitCode.USAGE: "usage error; one line on standard error describes it and how to correct it",
     ExitCode.UNREACHABLE: "a server or another resource could not be reached, or did not answer in time",
     ExitCode.NOTHING_TO_DO: "nothing ran because there was nothing to examine; never a pass",
-    ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
+    ExitCode.INTERRUPTED: "interrupted by Ctrl-C, or `check` and `bench` by SIGTERM",
 }
 
 
