@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -276,17 +277,21 @@ def test_a_file_that_is_not_gguf_is_rejected_by_its_first_bytes(
 
 def test_a_file_that_does_not_fit_on_the_disk_is_not_started(site: Site, tmp_path: Path) -> None:
     site.pages["/a.gguf"] = Page(DATA)
-    puller = RecordingPuller(tmp_path, free_space=[1000])
-    assert "not enough disk space" in puller.fail(site.url("/a.gguf"), PullErrorKind.UNREACHABLE)
+    # Enough for the file, but not for what stays free.
+    puller = RecordingPuller(tmp_path, free_space=[67_000_000])
+    message = puller.fail(site.url("/a.gguf"), PullErrorKind.UNREACHABLE)
+    assert f"not enough disk space in {tmp_path}: 67.0 MB are free, 67.2 MB are needed (67.1 MB stay free)" in message
     assert puller.file_names == []
 
 
-def test_a_disk_that_fills_up_stops_the_download(site: Site, tmp_path: Path) -> None:
-    site.pages["/a.gguf"] = Page(DATA, headers=ETAG, has_length=False)
+@pytest.mark.parametrize(("has_length", "needed"), [(True, r"6(7\.9|8\.0)"), (False, r"67\.1")])
+def test_a_disk_that_fills_up_stops_the_download(has_length: bool, needed: str, site: Site, tmp_path: Path) -> None:
+    site.pages["/a.gguf"] = Page(DATA + bytes(800_000), headers=ETAG, has_length=has_length)
     puller = RecordingPuller(
         tmp_path, limits=DownloadLimits(stall_timeout_s=LIMIT_S, space_check_bytes=1000), free_space=[10**12, 1000]
     )
-    assert "not enough disk space" in puller.fail(site.url("/a.gguf"), PullErrorKind.UNREACHABLE)
+    message = puller.fail(site.url("/a.gguf"), PullErrorKind.UNREACHABLE)
+    assert re.search(f"0.0 MB are free, {needed} MB are needed", message)
     assert "a.gguf" not in puller.file_names
 
 

@@ -240,7 +240,7 @@ class Download:
         with closing(_Connection(self.limits.stall_timeout_s)) as connection:
             status, headers = await self._follow_redirects(connection)
             total = self._check_response(status, headers)
-            install.check_free_space(self.partial.path.parent, max(0, (total or 0) - self.partial.size), self.free)
+            self._check_space(total)
             await self._save_body(connection, total)
 
     async def _follow_redirects(self, connection: _Connection) -> tuple[int, Mapping[str, str]]:
@@ -295,6 +295,9 @@ class Download:
         validator = _validator(headers)
         return validator == info.validator or (validator is None and not (info.validator or "").startswith('"'))
 
+    def _check_space(self, total: int | None) -> None:
+        install.check_free_space(self.partial.path.parent, max(0, (total or 0) - self.partial.size), self.free)
+
     async def _save_body(self, connection: _Connection, total: int | None) -> None:
         size_checked = self.partial.size
         self.progress(self.name, self.partial.size, total)
@@ -309,7 +312,7 @@ class Download:
             self.progress(self.name, self.partial.size, total)
             if self.partial.size - size_checked >= self.limits.space_check_bytes:
                 size_checked = self.partial.size
-                install.check_free_space(self.partial.path.parent, 0, self.free)
+                self._check_space(total)
         if total is not None and self.partial.size < total:
             raise _RetryableError("the connection ended before the end of the file")
         if self.partial.size == 0:

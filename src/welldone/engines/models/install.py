@@ -70,8 +70,10 @@ def check_free_space(folder: Path, needed_bytes: int, free: FreeSpace) -> None:
     """Raise `PullError` unless the disk has room for more bytes and the margin."""
     if (available := free(folder)) < needed_bytes + FREE_SPACE_MARGIN_BYTES:
         raise PullError(
-            f"not enough disk space in {folder}: {format_size(needed_bytes)} more are needed, "
-            f"{format_size(available)} are free; free some, or set WELLDONE_HOME to a folder on another disk"
+            f"not enough disk space in {folder}: {format_size(available)} are free, "
+            f"{format_size(needed_bytes + FREE_SPACE_MARGIN_BYTES)} are needed "
+            f"({format_size(FREE_SPACE_MARGIN_BYTES)} stay free); free some, or set WELLDONE_HOME to a folder on "
+            "another disk"
         )
 
 
