@@ -83,8 +83,9 @@ def test_the_tables_show_models_upstreams_and_errors(server: Running, here: Run)
     rows = [line.split() for line in lines]
     assert ["tiny", "ready", "0", "0/2", "0/5"] in rows
     cells = {row[0]: row[1:] for row in rows if row and row[0] in ("a", "b")}
-    assert cells["a"][0] == "ok"
+    assert cells["a"][0] == "errors"
     assert cells["b"][:3] == ["failing", cells["b"][1], "100.0%"]
+    assert "  a: 3 of 7 requests failed" in lines
     assert "  b: all recent requests failed, the last: unreachable" in lines
     errors = lines[lines.index("recent errors") + 1 :]
     assert len(errors) == 3
@@ -100,7 +101,7 @@ def test_json_has_the_same_figures(server: Running, here: Run) -> None:
         ("tiny", "ready", 2, 5)
     ]
     first, second = shown["upstreams"]
-    assert (first["state"], first["window"]["repaired"]) == ("ok", 1)
+    assert (first["state"], first["window"]["repaired"]) == ("errors", 1)
     assert first["window"]["requests"] > first["window"]["failures"] == 3
     assert first["ttft_s"]["p50"] > 0
     assert (second["state"], second["failing"]) == ("failing", "unreachable")
@@ -191,6 +192,42 @@ def test_states_of_models_and_upstreams_have_reasons(site: Site, here: Run) -> N
         ["429", "/v1/chat/completions", "queue_full", "r429"],
         ["200", "/v1/chat/completions", "timeout", "r200"],
     ]
+
+
+def test_a_state_follows_from_the_errors_of_the_last_minutes(site: Site, here: Run) -> None:
+    counts = {"one": (1, 1), "most": (10, 9), "few": (10, 2), "all": (3, 3)}
+    upstreams = [{"name": name, "window": {"requests": some, "failures": bad}} for name, (some, bad) in counts.items()]
+    results = {"good": [200, 200], "once": [500, 200], "bad": [503, 500, 500], "busy": [429, 429, 429], "away": [500]}
+    models = [{"id": name, "state": "unloaded" if name == "away" else "ready"} for name in (*results, "old")]
+    recent = [
+        {"at": 900.0, "path": "/v1/chat/completions", "model": name, "status": status}
+        | ({"error": f"e{number}"} if status >= 400 else {})
+        for name, statuses in results.items()
+        for number, status in enumerate(statuses)
+    ]
+    recent.append({"at": 600.0, "path": "/v1/chat/completions", "model": "old", "status": 500, "error": "long_ago"})
+    site.pages["/health"] = Page(b"{}")
+    site.pages["/page/api/state"] = Page(_state(now=1000.0, models=models, upstreams=upstreams, recent=recent))
+    ran = here("status", site.url(""))
+    assert ran.code == ExitCode.OK  # the server is ready
+    lines = ran.out.decode().splitlines()
+    states = {row[0]: row[1] for row in (line.split() for line in lines) if len(row) > 1}
+    expected = {"one": "errors", "most": "errors", "few": "ok", "all": "failing"}
+    expected |= {
+        "good": "ready",
+        "once": "errors",
+        "bad": "failing",
+        "busy": "ready",
+        "away": "unloaded",
+        "old": "ready",
+    }
+    assert {name: states[name] for name in expected} == expected
+    for reason in (
+        "  one: 1 of 1 requests failed",
+        "  once: 1 of 2 recent requests failed, the last: e0",
+        "  bad: 3 of 3 recent requests failed, the last: e0",
+    ):
+        assert reason in lines
 
 
 @pytest.mark.parametrize(("uptime_s", "text"), [(59.4, "59 s"), (61.0, "1 min"), (7_500.0, "2 h 5 min")])

@@ -17,12 +17,21 @@ _MAX_ERRORS = 20
 _MAX_MESSAGE_CHARS = 300
 _MANY_FAILURES = 3
 """Failures without a success after which an upstream is failing, as in the server view."""
+_ERROR_SHARE = 0.2  # as the alert WelldoneUpstreamErrors
+_WINDOW_S = 300.0  # as the server's counts of upstreams
 _TOO_MANY_REQUESTS, _SERVER_ERROR = 429, 500
 
-LOADED_STATE = "ready"
+LOADED_STATE, FAILING_STATE, ERRORS_STATE = "ready", "failing", "errors"
 NOT_ADMIN = "this key is not an admin key: upstreams, and models and requests of other keys are left out"
 NO_PAGE = "the server has no page (--no-page): recent errors and rates of the last minutes are left out"
 NO_METRICS = "this key may not read /metrics, and the server has no page (--no-page): models and upstreams are left out"
+
+
+def _failure_state(requests: int, failures: int) -> str | None:
+    """Return the state that follows from the requests of the last minutes; None if few of them failed."""
+    if failures == requests >= _MANY_FAILURES:
+        return FAILING_STATE
+    return ERRORS_STATE if failures > _ERROR_SHARE * requests else None
 
 
 class ModelStatus(msgspec.Struct, kw_only=True):
@@ -30,8 +39,9 @@ class ModelStatus(msgspec.Struct, kw_only=True):
 
     id: str
     state: str
+    """That of its engine; failing or errors if it is ready and requests to it failed."""
     error: str | None = None
-    """Why it restarts or failed."""
+    """Why it restarts or failed, or how its requests failed."""
     slots: int = 0
     running: int = 0
     waiting: int = 0
@@ -74,14 +84,15 @@ class UpstreamStatus(msgspec.Struct, kw_only=True):
     ttft_s: LatencyStatus = msgspec.field(default_factory=LatencyStatus)
     window: WindowStatus | None = None
     state: str = ""
-    """The most important of these: ok, down, failing, open or half-open (the circuit breaker)."""
+    """The most important of these: ok, down, failing, open or half-open (the circuit breaker), errors."""
 
     def __post_init__(self) -> None:
         window = self.window or WindowStatus()
-        self.state = "ok" if self.breaker == "closed" else self.breaker
+        failure_state = _failure_state(window.requests, window.failures)
+        self.state = (failure_state or "ok") if self.breaker == "closed" else self.breaker
         # `failing` is of one worker, the window of all.
-        if self.failing is not None or window.failures == window.requests >= _MANY_FAILURES:
-            self.state = "failing"
+        if self.failing is not None or failure_state == FAILING_STATE:
+            self.state = FAILING_STATE
         if not self.is_healthy:
             self.state = "down"
 
@@ -132,6 +143,7 @@ class _PageState(msgspec.Struct, kw_only=True):
     """What is read of the reply to `GET /page/api/state`. Servers of other versions have more or fewer fields."""
 
     version: str
+    now: float = 0.0
     uptime_s: float
     workers: int = 1
     is_admin: bool = True
@@ -152,6 +164,10 @@ async def query_status(url: str, address: Address) -> ServerStatus:
             raise _not_welldone(url) from None
         status.server_version, status.uptime_s, status.workers = page.version, page.uptime_s, page.workers
         status.models, status.upstreams = page.models, page.upstreams
+        for model in page.models:
+            _add_failures(
+                model, [row for row in page.recent if row.model == model.id and row.at > page.now - _WINDOW_S]
+            )
         status.errors = [row for row in page.recent if row.is_error][:_MAX_ERRORS]
         status.notes = [] if page.is_admin else [NOT_ADMIN]
         return status
@@ -172,6 +188,15 @@ async def query_status(url: str, address: Address) -> ServerStatus:
         raise RunningServerError(f"the server at {url} {verb}: --api-key KEY, or {API_KEY_VARIABLE}")
     reason = _message(reply)
     raise RunningServerError(f"the server at {url} answers with status {reply.status}{f': {reason}' if reason else ''}")
+
+
+def _add_failures(model: ModelStatus, recent: list[RequestStatus]) -> None:
+    """Set the state of a model by its recent requests. A rejection of a busy server is not a failure of the model."""
+    failed = [row for row in recent if row.is_error and row.status != _TOO_MANY_REQUESTS]
+    state = _failure_state(len(recent), len(failed))
+    if state is not None and model.state == LOADED_STATE:
+        model.state = state
+        model.error = f"{len(failed)} of {len(recent)} recent requests failed, the last: {failed[0].error}"
 
 
 async def _get(url: str, address: Address, path: str) -> RecordedResponse:

@@ -5,14 +5,22 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from welldone.cli import ui
-from welldone.cli.server_status import LOADED_STATE, ModelStatus, RequestStatus, ServerStatus, UpstreamStatus
+from welldone.cli.server_status import (
+    ERRORS_STATE,
+    FAILING_STATE,
+    LOADED_STATE,
+    ModelStatus,
+    RequestStatus,
+    ServerStatus,
+    UpstreamStatus,
+)
 from welldone.reporting import format_table, pluralize, single_line, wrap_text
 
 _MAX_TEXT_CHARS = 300
 _SHOWN_ERRORS = 5
 _NARROW = 70
 """Columns that all of an upstream need, with its name in a line of its own."""
-_KINDS = {LOADED_STATE: "pass", "ok": "pass", "failed": "fail", "down": "fail", "failing": "fail", "open": "fail"}
+_KINDS = {LOADED_STATE: "pass", "ok": "pass", "failed": "fail", "down": "fail", FAILING_STATE: "fail", "open": "fail"}
 """Colours of states; all others are warnings, but unloaded models."""
 _NEUTRAL_STATES = ("unloaded", "stopped")
 _MODEL_HEADS = ("model", "state", "restarts", "slots", "queue")
@@ -102,7 +110,10 @@ def _upstream_cells(upstream: UpstreamStatus) -> tuple[str, ...]:
 
 def _upstream_reasons(upstream: UpstreamStatus) -> Iterator[str]:
     """Why it is not ok, and its problem: one that is ok may have one, such as a list of models that cannot be read."""
-    if upstream.state == "failing":
+    window = upstream.window
+    if upstream.state == ERRORS_STATE and window is not None:
+        yield f"{window.failures:,} of {window.requests:,} requests failed"
+    elif upstream.state == FAILING_STATE:
         yield "all recent requests failed" + (f", the last: {upstream.failing}" if upstream.failing else "")
     elif upstream.state == "open":
         yield "the circuit breaker is open: it gets no requests until a probe succeeds"
