@@ -264,6 +264,11 @@ def test_tables_are_aligned_and_lines_are_printable(report: BenchReport) -> None
         assert len({len(line) for line in group.splitlines() if line.startswith(tuple("┌│├└"))}) <= 1
 
 
+@table("report", plain)
+def test_all_lines_fit_80_columns(report: BenchReport) -> None:
+    assert [line for line in report_lines(report, 80) if len(line) > 80] == []
+
+
 def test_a_percentile_is_shown_only_with_enough_samples() -> None:
     (line,) = (line for line in report_lines(rich()) if "first token" in line and " 121 " in line)
     assert line.split()[3:] == ["121", "166", "ms", "231", "ms", "-", "251", "ms"]

@@ -84,10 +84,10 @@ def test_the_expected_duration_is_printed_at_the_start(mock: Mock, tmp_path: Pat
 
 
 @pytest.mark.tier3
-def test_the_tables_fit_the_terminal(mock: Mock, tmp_path: Path) -> None:
+def test_the_tables_fit_the_terminal_and_a_log(mock: Mock, tmp_path: Path) -> None:
     words = ("bench", _url(mock), "--concurrency", "1,2,3,4", *QUICK)
-    wide = run(*words, cwd=tmp_path).out.decode()
-    narrow = run(*words, cwd=tmp_path, COLUMNS="80").out.decode()
+    wide = run(*words, cwd=tmp_path, COLUMNS="220").out.decode()
+    narrow = run(*words, cwd=tmp_path).out.decode()
     assert max(map(len, wide.splitlines())) > 80 >= max(map(len, narrow.splitlines()))
     for word in ("Decoded tokens per req (avg)", "concurrency@4", "Throughput"):
         assert word in narrow

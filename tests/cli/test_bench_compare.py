@@ -58,6 +58,7 @@ def test_changed_metrics_have_a_verdict_and_others_have_no_difference(
     assert "throughput\n" in out
     assert "warmup" not in out
     assert out.splitlines()[-1].startswith("B: ")
+    assert max(map(len, out.splitlines())) <= 80
     assert run_compare([slow, fast]) is ExitCode.OK
     assert _words(capsys.readouterr().out)["ttft.mean"] == "faster"
 

@@ -164,7 +164,7 @@ def _comparison_table(comparisons: list[MetricComparison]) -> list[str]:
     width = max(len(split_metric(comparison)[1]) for comparison in comparisons) + 2
     lines: list[str] = []
     for step, rows in groupby(comparisons, key=lambda comparison: split_metric(comparison)[0]):
-        lines += [sanitize_text(step), f"{'':<{width}}  {'A':>12}  {'B':>12}  {'A / B':>6}  interval"]
+        lines += [sanitize_text(step), f"{'':<{width}}  {'A':>11}  {'B':>11}  {'A / B':>6}  interval"]
         lines += [_comparison_row(comparison, width) for comparison in rows]
         lines.append("")
     counts = Counter(_verdict_word(comparison) for comparison in comparisons)
@@ -176,7 +176,7 @@ def _comparison_row(comparison: MetricComparison, width: int) -> str:
     first, second = format_metric(metric, comparison.first), format_metric(metric, comparison.second)
     word = ui.colorize(_verdict_word(comparison), _VERDICTS[stats.comparison_verdict(comparison)][2])
     interval = f"{comparison.low:.2f} to {comparison.high:<6.2f}"
-    return f"{'  ' + metric:<{width}}  {first:>12}  {second:>12}  {comparison.ratio:>6.2f}  {interval}  {word}"
+    return f"{'  ' + metric:<{width}}  {first:>11}  {second:>11}  {comparison.ratio:>6.2f}  {interval}  {word}"
 
 
 def _verdict_word(comparison: MetricComparison) -> str:
@@ -206,6 +206,7 @@ _QUICK_DEFAULTS = BenchSettings(
     decode=LengthSpec(num_tokens=64, min_tokens=64, max_tokens=64),
 )
 """100 s, and about two minutes with late answers. A server with 5 tokens per second completes an answer in time."""
+_DEFAULT_WIDTH = 80  # in a file or a pipe: the tables have up to 200 columns, which no log shows
 _UNSAFE_CHARACTERS = re.compile(r"[^\w-]+")
 
 
@@ -409,7 +410,8 @@ async def _run_bench(settings: BenchSettings, *, is_quiet: bool) -> BenchReport:
 def _output_report(report: BenchReport, options: Namespace) -> None:
     """Print the report and write its files; an error in one does not stop the other."""
     try:
-        ui.print_lines([data.render_json(report)] if options.json else text.report_lines(report, ui.terminal_width()))
+        width = ui.terminal_width() or _DEFAULT_WIDTH
+        ui.print_lines([data.render_json(report)] if options.json else text.report_lines(report, width))
         ui.flush_output()
     finally:
         written = _write_reports(report, options)

@@ -12,7 +12,7 @@ from welldone.bench.record import BenchRecord, RequestOutcome
 from welldone.bench.report import AssertionResult, BenchReport, MetricComparison, StepResult
 from welldone.bench.settings import BenchSettings, LengthSpec
 from welldone.bench.stats import MAIN_METRICS, METRICS
-from welldone.reporting import pluralize, sanitize, wrap_text
+from welldone.reporting import format_table, pluralize, sanitize, wrap_text
 
 # CSV: a row per request. Times are seconds from the start of the step.
 
@@ -137,8 +137,8 @@ def report_lines(report: BenchReport, width: int | None = None) -> list[str]:
     for step in measured:
         server = f" at {step.target}" if report.against else ""
         lines += [*_step_lines(step, server, width, is_full=is_full), ""]
-    assertions = [_assertion_line(result) for result in report.assertion_results]
-    for part in (comparison_lines(report.comparisons), assertions):
+    assertions = [line for result in report.assertion_results for line in wrap_text("", _assertion_line(result), width)]
+    for part in (comparison_lines(report.comparisons, width), assertions):
         lines += [*part, ""] if part else []
     return [*lines, f"ended early: {report.incomplete_reason}"] if not report.is_complete else lines[:-1]
 
@@ -309,19 +309,16 @@ def _describe_client(step: StepResult) -> str:
     return f"{text}: it is the bottleneck, and distorts the times" if client.is_bottleneck else text
 
 
-def comparison_lines(comparisons: Sequence[MetricComparison]) -> list[str]:
+def comparison_lines(comparisons: Sequence[MetricComparison], width: int | None = None) -> list[str]:
     """Return a table of two servers or two runs."""
-    width = max((len(comparison.metric) for comparison in comparisons), default=0)
-    rows = []
+    rows: list[tuple[str, ...]] = [("", "first", "second", "ratio")]
     for comparison in comparisons:
         metric = split_metric(comparison)[1]
-        first, second = format_metric(metric, comparison.first), format_metric(metric, comparison.second)
-        interval = f"({comparison.low:.2f} to {comparison.high:.2f})"
+        values = [f"{format_metric(metric, value):>10}" for value in (comparison.first, comparison.second)]
+        interval = f"{comparison.ratio:.2f} ({comparison.low:.2f} to {comparison.high:.2f})"
         verdict = ", no difference" if comparison.low <= 1 <= comparison.high else ""
-        rows.append(
-            f"{comparison.metric:<{width}}  {first:>10}  {second:>10}  {comparison.ratio:.2f} {interval}{verdict}"
-        )
-    return [f"{'':<{width}}  {'first':>10}  {'second':>10}  ratio", *rows] if rows else []
+        rows.append((comparison.metric, *values, interval + verdict))
+    return format_table(rows, width, right_aligned=frozenset({1, 2})) if comparisons else []
 
 
 def _assertion_line(result: AssertionResult) -> str:
