@@ -117,7 +117,12 @@ def test_a_server_on_a_public_address_generates_a_key_unless_disabled(
             return
         generated = server.stdout.wait(r"API key +(wd-\S+)$")[1]
         server.stdout.wait(rf"Bearer {generated}'")
-        assert fetch(server, "/v1/models").status == 401
+        server.stdout.wait("--api-key sets your own, --no-api-key allows requests without one")
+        refused = fetch(server, "/v1/models")
+        message = refused.error()["message"]
+        assert (refused.status, generated in message) == (401, False)
+        for word in ("'Authorization: Bearer", "--api-key", "--no-api-key", "generated is in its output"):
+            assert word in message
         server.key = generated
         assert fetch(server, "/v1/models").status == 200
         assert server.end() == 0

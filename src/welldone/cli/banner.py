@@ -171,7 +171,8 @@ def _key_help(config: Config, has_keys: bool, generated_key: str | None) -> tupl
     if generated_key is not None:
         return shlex.quote(f"Authorization: Bearer {generated_key}"), [
             f"  API key   {generated_key}",
-            "            generated for this run, because the address is public; set your own with --api-key",
+            "            generated for this run, because the address is public;",
+            "            --api-key sets your own, --no-api-key allows requests without one",
         ]
     if config.keys and not has_unnamed:  # WELLDONE_API_KEY does not hold a key with a name
         return your_key, [f"  API key   that of {names}: replace YOUR_KEY above with it"]

@@ -32,6 +32,11 @@ MAX_KEYS = 1_000
 _FILE_LIMIT_BYTES = 256 * 2**10
 """`MAX_KEYS` lines of 256 characters."""
 
+_MISSING_KEY = (
+    "This request has no API key. Send it as 'Authorization: Bearer YOUR_API_KEY' (or 'x-api-key'). "
+    "The operator of the server sets keys with --api-key, or allows requests without one with --no-api-key; "
+    "a key that the server generated is in its output at the start."
+)
 _UNKNOWN_KEY = "The API key of this request is invalid."
 _KEY_HEADERS = ("x-api-key", "api-key", "x-goog-api-key")
 """Headers whose value is the key: of Anthropic's, Azure's and Google's clients."""
@@ -175,9 +180,7 @@ def presented_digest(headers: Mapping[str, str]) -> bytes:
             presented.add(rest.strip() if scheme.lower() == "bearer" else "")
     presented.discard("")
     if not presented:
-        raise _unauthorized(
-            "This request has no API key. Send it as 'Authorization: Bearer YOUR_API_KEY' (or 'x-api-key')."
-        )
+        raise _unauthorized(_MISSING_KEY)
     if len(presented) > 1:
         raise invalid_request("This request has different API keys in its headers. Send one.", code="invalid_api_key")
     return key_digest(presented.pop())
