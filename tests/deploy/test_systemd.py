@@ -29,7 +29,7 @@ def service() -> dict[str, str]:
 
 def test_the_configuration_is_checked_before_a_start_and_a_reload() -> None:
     check = f"{service()['ExecStart']} {CHECK_FLAG}"
-    assert service()["ExecStartPre"] == check
+    assert service()["ExecStartPre"] == f"-{check}"  # RestartPreventExitStatus is for ExecStart only
     reload = [line.partition("=")[2] for line in UNIT.read_text().splitlines() if line.startswith("ExecReload=")]
     assert reload == [check, "/bin/kill -HUP $MAINPID"]
 
