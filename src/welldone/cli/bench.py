@@ -206,7 +206,7 @@ _QUICK_DEFAULTS = BenchSettings(
     decode=LengthSpec(num_tokens=64, min_tokens=64, max_tokens=64),
 )
 """100 s, and about two minutes with late answers. A server with 5 tokens per second completes an answer in time."""
-_DEFAULT_WIDTH = 80  # in a file or a pipe: the tables have up to 200 columns, which no log shows
+_DEFAULT_WIDTH = 80  # in a file or a pipe; the table of results would have up to 200 columns
 _UNSAFE_CHARACTERS = re.compile(r"[^\w-]+")
 
 

@@ -196,7 +196,9 @@ def _add_failures(model: ModelStatus, recent: list[RequestStatus]) -> None:
     state = _failure_state(len(recent), len(failed))
     if state is not None and model.state == LOADED_STATE:
         model.state = state
-        model.error = f"{len(failed)} of {len(recent)} recent requests failed, the last: {failed[0].error}"
+        model.error = (
+            f"{len(failed)} of {len(recent)} recent requests failed, the last: {failed[0].error or failed[0].status}"
+        )
 
 
 async def _get(url: str, address: Address, path: str) -> RecordedResponse:
