@@ -17,8 +17,6 @@ examples:
   welldone engine remove b11549-cpu
 """
 
-import importlib
-
 from welldone.cli.option_types import integer_between
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
@@ -36,9 +34,9 @@ def run(arguments: list[str]) -> ExitCode:
     if len(backends) > 1 or (options.action != "build" and (backends or options.jobs)):
         raise UsageError("--cuda, --vulkan, --cpu and --jobs belong to welldone engine build; give one backend at most")
     # The packages of the server are an extra; --help and usage errors work without them.
-    module = importlib.import_module("welldone.cli.engine_actions")
-    code: ExitCode = module.run(options, backends[0] if backends else "cpu")
-    return code
+    from welldone.cli import engine_actions
+
+    return engine_actions.run(options, backends[0] if backends else "cpu")
 
 
 def _parser() -> CommandParser:
