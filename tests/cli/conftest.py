@@ -1,8 +1,10 @@
 """Fixtures: the folder with the captures, and a runner for commands in this process."""
 
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 
@@ -29,11 +31,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(folder: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
-    """Run a command in this process, in `folder`: ten times as fast as a process, but without standard input."""
-    monkeypatch.chdir(folder)
+    """Run a command in this process, in `folder`: ten times as fast as a process. Its standard input is a file."""
 
-    def run_here(*arguments: str) -> CommandResult:
-        code = main.run(list(arguments))
+    def run_here(*arguments: str, stdin: bytes = b"", cwd: Path = folder) -> CommandResult:
+        with TemporaryFile("w+") as file, monkeypatch.context() as patch:
+            file.buffer.write(stdin)
+            file.seek(0)
+            patch.setattr(sys, "stdin", file)
+            patch.chdir(cwd)
+            code = main.run(list(arguments))
         return CommandResult(code, *capfdbinary.readouterr())
 
     return run_here

@@ -20,15 +20,13 @@ def test_a_file_and_standard_input_are_the_same(command: str, name: str, here: R
 
 
 @pytest.mark.parametrize("command", ["lint", "fix"])
-def test_a_trace_from_standard_input_reads_its_body_from_the_current_folder(
-    command: str, here: Run, folder: Path
-) -> None:
-    assert run(command, stdin=FILES["trace.json"], cwd=folder) == here(command, "trace.json")
+def test_a_trace_from_standard_input_reads_its_body_from_the_current_folder(command: str, here: Run) -> None:
+    assert here(command, stdin=FILES["trace.json"]) == here(command, "trace.json")
 
 
 @pytest.mark.parametrize("command", ["lint", "fix"])
 def test_a_trace_file_reads_its_body_from_its_own_folder(command: str, here: Run, folder: Path, tmp_path: Path) -> None:
-    assert run(command, str(folder / "trace.json"), cwd=tmp_path) == here(command, "trace.json")
+    assert here(command, str(folder / "trace.json"), cwd=tmp_path) == here(command, "trace.json")
 
 
 def test_a_request_may_be_a_whole_trace(here: Run) -> None:
@@ -45,9 +43,9 @@ def test_the_request_option_overrides_the_request_of_the_trace(here: Run) -> Non
 @pytest.mark.parametrize(
     "name", [name for name in FILES if name.startswith(("right", "roles", "calls", "completions", "used"))]
 )
-def test_crlf_line_ends_do_not_change_the_repaired_stream(name: str, here: Run, folder: Path) -> None:
+def test_crlf_line_ends_do_not_change_the_repaired_stream(name: str, here: Run) -> None:
     stdin = FILES[name].replace(b"\n", b"\r\n")
-    ran = run("fix", "--request", "request.json", stdin=stdin, cwd=folder)
+    ran = here("fix", "--request", "request.json", stdin=stdin)
     plain = here("fix", name, "--request", "request.json")
     assert (ran.code, _without_calls(ran.out)) == (plain.code, _without_calls(plain.out))
     assert "sse-lf-only" in ran.notes
@@ -65,41 +63,41 @@ def test_fix_does_not_change_a_correct_stream(here: Run) -> None:
 @pytest.mark.tier3
 @pytest.mark.parametrize("suffix", [".json", ".body"])
 @pytest.mark.parametrize("name", QUOTED)
-def test_a_repaired_stream_passes_lint(name: str, suffix: str, here: Run, folder: Path) -> None:
+def test_a_repaired_stream_passes_lint(name: str, suffix: str, here: Run) -> None:
     fixed = here("fix", f"{name}{suffix}")
     assert fixed.code == 0
-    ran = run("lint", stdin=fixed.out, cwd=folder)
+    ran = here("lint", stdin=fixed.out)
     assert ran.code == 0
     assert ran.out.startswith(b"pass: ")
 
 
 @pytest.mark.tier3
 @pytest.mark.parametrize("name", QUOTED)
-def test_a_stream_repaired_for_its_request_passes_lint(name: str, here: Run, folder: Path) -> None:
+def test_a_stream_repaired_for_its_request_passes_lint(name: str, here: Run) -> None:
     fixed = here("fix", f"{name}.json")
-    ran = run("lint", "--request", f"{name}.json", stdin=fixed.out, cwd=folder)
+    ran = here("lint", "--request", f"{name}.json", stdin=fixed.out)
     assert ran.code == 0
     assert ran.out.startswith(b"pass: ")
 
 
 @pytest.mark.parametrize("name", QUOTED)
-def test_fix_is_idempotent(name: str, here: Run, folder: Path) -> None:
+def test_fix_is_idempotent(name: str, here: Run) -> None:
     once = here("fix", f"{name}.json")
-    again = run("fix", "--request", f"{name}.json", stdin=once.out, cwd=folder)
+    again = here("fix", "--request", f"{name}.json", stdin=once.out)
     assert (again.code, again.out, again.notes) == (0, once.out, "fix: nothing to repair\n")
 
 
 @pytest.mark.tier3
 @pytest.mark.parametrize("name", ["calls.txt", "cut.txt", "failed.txt", "whole-wrong.json", "error.json"])
-def test_fix_is_idempotent_for_a_stream_that_ends_with_an_error(name: str, here: Run, folder: Path) -> None:
+def test_fix_is_idempotent_for_a_stream_that_ends_with_an_error(name: str, here: Run) -> None:
     once = here("fix", name)
-    again = run("fix", stdin=once.out, cwd=folder)
+    again = here("fix", stdin=once.out)
     assert (again.code, again.out) == (once.code, once.out)
 
 
 @pytest.mark.parametrize("name", ["cut.txt", "failed.txt", "garbage.txt", "error.json", "whole-wrong.json"])
-def test_an_incomplete_answer_passes_lint_after_fix(name: str, folder: Path) -> None:
-    ran = run("lint", stdin=run("fix", name, cwd=folder).out, cwd=folder)
+def test_an_incomplete_answer_passes_lint_after_fix(name: str, here: Run) -> None:
+    ran = here("lint", stdin=here("fix", name).out)
     assert ran.code == 0
     assert ran.out.startswith(b"pass: ")
 
@@ -117,20 +115,20 @@ SAVED = {
 
 @pytest.mark.parametrize("command", ["lint", "fix"])
 @pytest.mark.parametrize("is_text", [True, False], ids=["text", "base64"])
-def test_a_trace_may_hold_its_body(command: str, is_text: bool, folder: Path, tmp_path: Path) -> None:
+def test_a_trace_may_hold_its_body(command: str, is_text: bool, here: Run, tmp_path: Path) -> None:
     body = FILES["roles.txt"]
     inline = {"body_text": body.decode()} if is_text else {"body_base64": base64.b64encode(body).decode()}
     (tmp_path / "saved.json").write_text(json.dumps(SAVED | inline))
     (tmp_path / "named.json").write_text(json.dumps(SAVED | {"body": "named.body"}))
     (tmp_path / "named.body").write_bytes(body)
-    ran = run(command, "saved.json", cwd=tmp_path)
-    assert ran == run(command, "named.json", cwd=tmp_path)
+    ran = here(command, "saved.json", cwd=tmp_path)
+    assert ran == here(command, "named.json", cwd=tmp_path)
     assert "delta-role-once" in ran.notes + ran.out.decode()
 
 
-def test_a_trace_whose_body_cannot_be_decoded_is_a_usage_error(tmp_path: Path) -> None:
+def test_a_trace_whose_body_cannot_be_decoded_is_a_usage_error(here: Run, tmp_path: Path) -> None:
     (tmp_path / "saved.json").write_text(json.dumps(SAVED | {"body_base64": "%"}))
-    ran = run("lint", "saved.json", cwd=tmp_path)
+    ran = here("lint", "saved.json", cwd=tmp_path)
     assert ran.code == 2
     assert "the body in the trace saved.json cannot be read" in ran.notes
 
@@ -139,10 +137,10 @@ ELEMENT = b'{"candidates":[{"content":{"parts":[{"text":"Hi"}],"role":"model"},"
 
 
 @pytest.mark.parametrize("capture", [b"data: %b\n\n", b"[%b]", b"%b"], ids=["events", "array", "whole"])
-def test_a_capture_of_gemini_is_judged_and_repaired_unless_it_is_an_array(capture: bytes, folder: Path) -> None:
-    detected = run("lint", stdin=capture % ELEMENT, cwd=folder)
-    assert (detected.code, run("lint", "--endpoint", "gemini", stdin=capture % ELEMENT, cwd=folder)) == (0, detected)
-    assert run("lint", stdin=capture % ELEMENT.replace(b'"STOP"', b"1"), cwd=folder).code == 1
-    fixed = run("fix", stdin=capture % ELEMENT, cwd=folder)
+def test_a_capture_of_gemini_is_judged_and_repaired_unless_it_is_an_array(capture: bytes, here: Run) -> None:
+    detected = here("lint", stdin=capture % ELEMENT)
+    assert (detected.code, here("lint", "--endpoint", "gemini", stdin=capture % ELEMENT)) == (0, detected)
+    assert here("lint", stdin=capture % ELEMENT.replace(b'"STOP"', b"1")).code == 1
+    fixed = here("fix", stdin=capture % ELEMENT)
     assert ("as a JSON array is not repaired" in fixed.notes) is capture.startswith(b"[")
     assert fixed.out.strip() == (b"" if capture.startswith(b"[") else (capture % ELEMENT).strip())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.captures import FILES, HEAD, QUOTED, ROLES
-from tests.cli.run import CommandResult, Run, run
+from tests.cli.run import CommandResult, Run
 from welldone.protocol.catalog import RULES
 
 
@@ -49,9 +49,9 @@ GAPS = {
 
 
 @pytest.mark.parametrize("gap", GAPS)
-def test_byte_is_where_the_frame_begins_in_the_body(gap: str, folder: Path) -> None:
+def test_byte_is_where_the_frame_begins_in_the_body(gap: str, here: Run) -> None:
     body = GAPS[gap]
-    findings = _verdict(run("lint", "--json", "--rule", "delta-role-once", stdin=body, cwd=folder))["findings"]
+    findings = _verdict(here("lint", "--json", "--rule", "delta-role-once", stdin=body))["findings"]
     second, third = (_frame_start(body, finding["byte"]) for finding in findings)
     assert b'" world"' in second
     assert b'"stop"' in third

@@ -95,30 +95,30 @@ def test_a_usage_error_that_python_words_is_one_line_too(words: str, parts: list
 
 @pytest.mark.parametrize("command", ["lint", "fix"])
 @pytest.mark.parametrize("body", ["", ".", "..", "a\\b", "/etc/hosts"])
-def test_a_trace_may_only_name_a_body_in_its_own_folder(command: str, body: str, tmp_path: Path) -> None:
+def test_a_trace_may_only_name_a_body_in_its_own_folder(command: str, body: str, here: Run, tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text(json.dumps({"body": body}), "utf-8")
-    ran = run(command, "trace.json", cwd=tmp_path)
+    ran = here(command, "trace.json", cwd=tmp_path)
     assert (ran.code, ran.out) == (2, b"")
     assert ran.notes == f"the trace has {body!r} as its body; it must name a file in the folder of the trace\n"
 
 
 @pytest.mark.parametrize("body", ["a\0b", "\ud800"], ids=["zero byte", "half a character"])
-def test_a_trace_with_an_impossible_file_name_is_a_usage_error(body: str, tmp_path: Path) -> None:
+def test_a_trace_with_an_impossible_file_name_is_a_usage_error(body: str, here: Run, tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text(json.dumps({"body": body}), "utf-8")
-    ran = run("lint", "trace.json", cwd=tmp_path)
+    ran = here("lint", "trace.json", cwd=tmp_path)
     assert (ran.code, ran.out) == (2, b"")
     assert ran.notes.count("\n") == 1
 
 
-def test_a_report_does_not_overwrite_the_capture(tmp_path: Path, folder: Path) -> None:
+def test_a_report_does_not_overwrite_the_capture(here: Run, tmp_path: Path, folder: Path) -> None:
     capture = (folder / "roles.txt").read_bytes()
     (tmp_path / "roles.txt").write_bytes(capture)
-    ran = run("fix", "roles.txt", "--report", "roles.txt", cwd=tmp_path)
+    ran = here("fix", "roles.txt", "--report", "roles.txt", cwd=tmp_path)
     assert ran.code == 2
     assert (tmp_path / "roles.txt").read_bytes() == capture
 
 
-@pytest.mark.parametrize("words", ["lnit", "lint --jsn", "rules tol", "fix gone.txt", "lint trace-path.json"])
+@pytest.mark.parametrize("words", ["lnit", "lint --jsn", "fix gone.txt"])
 def test_a_usage_error_ends_the_process_with_code_2(words: str, folder: Path) -> None:
     ran = run(*words.split(), cwd=folder)
     assert (ran.code, ran.out, ran.notes) == (2, b"", USAGE_ERRORS[words] + "\n")
@@ -163,15 +163,14 @@ def test_a_head_without_a_body_is_judged(here: Run) -> None:
     ids=["gzip", "UTF-16"],
 )
 @pytest.mark.parametrize("command", ["lint", "fix"])
-def test_compressed_or_reencoded_captures_are_usage_errors(command: str, stdin: bytes, line: str, folder: Path) -> None:
-    ran = run(command, stdin=stdin, cwd=folder)
+def test_compressed_or_reencoded_captures_are_usage_errors(command: str, stdin: bytes, line: str, here: Run) -> None:
+    ran = here(command, stdin=stdin)
     assert (ran.code, ran.out, ran.notes) == (2, b"", line)
 
 
 @pytest.mark.parametrize(("command", "job"), [("lint", "judge"), ("fix", "fix")])
-@pytest.mark.parametrize("stdin", [b"", b" \n\n"], ids=["empty", "white space"])
-def test_without_anything_in_the_pipe_the_exit_code_is_4(command: str, job: str, stdin: bytes, folder: Path) -> None:
-    ran = run(command, stdin=stdin, cwd=folder)
+def test_without_anything_in_the_pipe_the_exit_code_is_4(command: str, job: str, folder: Path) -> None:
+    ran = run(command, stdin=b"", cwd=folder)
     assert (ran.code, ran.out, ran.notes) == (4, b"", f"nothing to {job}: the capture is empty\n")
 
 
