@@ -10,37 +10,37 @@ import pytest
 
 from tests.cli.live import Live
 from tests.cli.run import Run, run
-from tests.cli.test_mock import Mock
+from tests.cli.test_mock import Mock, mocking
 
 OPTIONS = "num_tokens=20,max_tokens=22,min_tokens=18,variance=1"
-QUICK = ("--duration", "300ms", "--warmup", "100ms", "--prompt-options", OPTIONS, "--decode-options", OPTIONS)
+QUICK = ("--duration", "200ms", "--warmup", "100ms", "--prompt-options", OPTIONS, "--decode-options", OPTIONS)
 
 
-@pytest.fixture
-def mock(tmp_path: Path) -> Iterator[Mock]:
-    with Live("mock", "--port", "0", cwd=tmp_path) as live:
-        yield Mock(live)
+@pytest.fixture(scope="module")
+def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mock]:
+    with mocking(cwd=tmp_path_factory.mktemp("mock")) as running:
+        yield running
 
 
 def _url(mock: Mock) -> str:
     return f"http://127.0.0.1:{mock.port}/v1"
 
 
-def test_the_command_line_of_inference_benchmarker_is_accepted(mock: Mock, tmp_path: Path) -> None:
+def test_the_command_line_of_inference_benchmarker_is_accepted(mock: Mock, here: Run, tmp_path: Path) -> None:
     words = f"""--no-console --prompt-options {OPTIONS} --decode-options {OPTIONS} --url {_url(mock)} --rates 20.0
-        --max-vus 800 --duration 1s --warmup 1s --benchmark-kind rate --model-name phi-4
+        --max-vus 800 --duration 500ms --warmup 100ms --benchmark-kind rate --model-name phi-4
         --tokenizer-name microsoft/phi-4 --extra-meta engine=mock,tp=1 --run-id abc --results-dir results"""
-    ran = run("bench", *words.split(), cwd=tmp_path)
+    ran = here("bench", *words.split(), cwd=tmp_path)
     shown = ran.out.decode()
     assert ran.code == 0, ran.notes
-    for word in ("Max VUs", "Benchmark Kind", "QPS", "TTFT (avg)", "Error Rate", "constant@20.00req/s", "20/20"):
+    for word in ("Max VUs", "Benchmark Kind", "QPS", "TTFT (avg)", "Error Rate", "constant@20.00req/s", "10/10"):
         assert word in shown
     (path,) = (tmp_path / "results").glob("microsoft_phi-4_*.json")
     written = json.loads(path.read_bytes())
     assert written["config"]["model_name"] == "phi-4"
     assert (written["config"]["meta"], written["config"]["run_id"]) == ({"engine": "mock", "tp": "1"}, "abc")
     assert [result["id"] for result in written["results"]] == ["warmup", "constant@20.00req/s"]
-    assert written["results"][1]["successful_requests"] == 20
+    assert written["results"][1]["successful_requests"] == 10
 
 
 @pytest.mark.tier3
@@ -93,10 +93,10 @@ def test_the_tables_fit_the_terminal_and_a_log(mock: Mock, tmp_path: Path) -> No
         assert word in narrow
 
 
-def test_the_format_of_a_report_follows_its_extension(mock: Mock, tmp_path: Path) -> None:
+def test_the_format_of_a_report_follows_its_extension(mock: Mock, here: Run, tmp_path: Path) -> None:
     paths = [tmp_path / f"bench{suffix}" for suffix in (".json", ".csv", ".html")]
     words = [word for path in paths for word in ("--report", str(path))]
-    ran = run("bench", _url(mock), "--concurrency", "1,2", *QUICK, *words, cwd=tmp_path)
+    ran = here("bench", _url(mock), "--concurrency", "1,2", *QUICK, *words)
     assert ran.code == 0, ran.notes
     assert all(path.stat().st_size > 100 for path in paths)
     assert [step["id"] for step in json.loads(paths[0].read_bytes())["steps"]] == [
@@ -104,7 +104,7 @@ def test_the_format_of_a_report_follows_its_extension(mock: Mock, tmp_path: Path
         "concurrency@1",
         "concurrency@2",
     ]
-    compared = run("bench", "compare", str(paths[0]), str(paths[0]), cwd=tmp_path)
+    compared = here("bench", "compare", str(paths[0]), str(paths[0]))
     assert (compared.code, b"no difference" in compared.out) == (0, True)
 
 
@@ -121,14 +121,14 @@ def test_other_endpoints_can_be_measured(mock: Mock, tmp_path: Path, endpoint: s
     assert [step["outcomes"].keys() for step in report["steps"]] == [{"ok"}, {"ok"}]
 
 
-def test_an_unsupported_endpoint_is_a_usage_error(tmp_path: Path) -> None:
-    ran = run("bench", "http://127.0.0.1:9/v1", "--endpoint", "completions", cwd=tmp_path)
+def test_an_unsupported_endpoint_is_a_usage_error(here: Run) -> None:
+    ran = here("bench", "http://127.0.0.1:9/v1", "--endpoint", "completions")
     assert (ran.code, "chat" in ran.notes) == (2, True)
 
 
 @pytest.mark.parametrize(("text", "code"), [("error_rate<1%", 0), ("token_rate>1000000000", 1), ("ttft.p99<9s", 1)])
-def test_assertions_set_the_exit_code(mock: Mock, tmp_path: Path, text: str, code: int) -> None:
-    ran = run("bench", _url(mock), "--concurrency", "1", *QUICK, "--assert", text, cwd=tmp_path)
+def test_assertions_set_the_exit_code(mock: Mock, here: Run, text: str, code: int) -> None:
+    ran = here("bench", _url(mock), "--concurrency", "1", *QUICK, "--assert", text)
     assert ran.code == code, ran.out.decode()
 
 

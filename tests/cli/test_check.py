@@ -11,7 +11,7 @@ import pytest
 from tests.check.background import served, without_done
 from tests.cli.live import Live
 from tests.cli.run import LIMIT_S, Run, run_python
-from tests.cli.test_mock import Mock
+from tests.cli.test_mock import Mock, mocking
 from welldone.mock.faults import FAULT_REPLIES
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockReply
@@ -20,10 +20,10 @@ from welldone.mock.server import MockHttpRequest
 FEW = ("--only", "text,usage,mistakes-json")
 
 
-@pytest.fixture
-def mock(tmp_path: Path) -> Iterator[Mock]:
-    with Live("mock", "--port", "0", cwd=tmp_path) as live:
-        yield Mock(live)
+@pytest.fixture(scope="module")
+def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mock]:
+    with mocking(cwd=tmp_path_factory.mktemp("mock")) as running:
+        yield running
 
 
 def _url(mock: Mock) -> str:
@@ -42,21 +42,19 @@ def test_a_url_needs_no_path_and_no_scheme(here: Run, mock: Mock) -> None:
     assert here("check", f"127.0.0.1:{mock.port}", "--only", "text").code == 0
 
 
-def test_a_finding_includes_commands_that_reproduce_it(here: Run, tmp_path: Path) -> None:
-    with Live("mock", "--port", "0", "--fault", "no-done", cwd=tmp_path) as live:
-        url = _url(Mock(live))
+def test_a_finding_includes_commands_that_reproduce_it(here: Run) -> None:
+    with served(without_done()) as url:
         ran = here("check", url, "--only", "text", "--rule", "end-done-sent")
         shown = ran.out.decode()
         assert ran.code == 1
         assert "x end-done-sent  breaks  text" in shown
-        assert f"  reproduce  welldone check {url} --model mock --only text --rule end-done-sent" in shown
+        assert f"  reproduce  welldone check {url} --model ideal --only text --rule end-done-sent" in shown
         assert f"  curl       curl -siN --raw {url}/chat/completions" in shown
 
 
 def test_a_finding_of_the_baseline_does_not_fail(here: Run, tmp_path: Path) -> None:
     before = str(tmp_path / "before.json")
-    with Live("mock", "--port", "0", "--fault", "no-done", cwd=tmp_path) as live:
-        url = _url(Mock(live))
+    with served(without_done()) as url:
         assert here("check", url, "--only", "text", "--report", before).code == 1
         assert here("check", url, "--only", "text", "--baseline", before).code == 0
 
@@ -175,8 +173,8 @@ def test_another_endpoint_can_be_checked(here: Run, mock: Mock, endpoint: str) -
 
 
 def test_a_broken_rule_of_another_endpoint_is_found(here: Run, tmp_path: Path) -> None:
-    with Live("mock", "--port", "0", "--break", "msg-start-full", cwd=tmp_path) as live:
-        url = _url(Mock(live))
+    with mocking("--break", "msg-start-full", cwd=tmp_path) as breaking:
+        url = _url(breaking)
         ran = here("check", url, "--endpoint", "messages", "--only", "text")
         assert ran.code == 1
         assert f"welldone check {url} --model mock --endpoint messages --only text --rule" in ran.out.decode()
