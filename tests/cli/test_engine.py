@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from benchmarks.random_gguf import Packed
-from tests.cli.run import run
+from tests.cli.run import Run
 from tests.engines import files, stand_in_server
 from tests.engines.test_llama_server import installed_build
 from tests.models.gguf_writer import Gguf
@@ -33,13 +33,16 @@ def measured_build(folder: Path) -> EngineBuild:
     return measured
 
 
-def test_the_engines_are_listed_and_the_used_one_is_marked(tmp_path: Path) -> None:
+def test_the_engines_are_listed_and_the_used_one_is_marked(
+    here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stand_in_server.install(tmp_path / "bin" / "llama-server")
     (tmp_path / "welldone.toml").write_text('[models.a]\ncommand = ["vllm", "{port}"]\n[models.b]\nfile = "default"\n')
-    path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("WELLDONE_ENGINES", str(tmp_path / "engines"))
 
     def command(*words: str) -> bytes:
-        done = run("engine", *words, cwd=tmp_path, WELLDONE_ENGINES=str(tmp_path / "engines"), PATH=path)
+        done = here("engine", *words, cwd=tmp_path)
         assert (done.code, done.err) == (0, b"")
         return done.out
 
@@ -65,18 +68,27 @@ def test_the_engines_are_listed_and_the_used_one_is_marked(tmp_path: Path) -> No
     assert "2.00 times (prompts 3.00 times) the wheel's" in command().decode()
 
 
-def test_a_build_that_is_there_is_not_built_again(tmp_path: Path) -> None:
+@pytest.fixture
+def no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds are in `tmp_path`, and none can be made."""
+    for name, value in {"WELLDONE_ENGINES": str(tmp_path), "PATH": "/nowhere", "CXX": ""}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_a_build_that_is_there_is_not_built_again(here: Run, tmp_path: Path) -> None:
     build = installed_build(tmp_path)
     write_manifest(tmp_path / build.name, msgspec.structs.replace(build, source=SOURCE.file.requirement))
-    done = run("engine", "build", cwd=tmp_path, WELLDONE_ENGINES=str(tmp_path), PATH="/nowhere", CXX="")
+    done = here("engine", "build")
     assert (done.code, done.out.decode()) == (0, f"{tmp_path / build.name / 'llama-server'}\n")
     assert done.notes == f"{build.name} is there already; to build it anew, first welldone engine remove {build.name}\n"
 
 
-def test_a_build_is_removed(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_compiler")
+def test_a_build_is_removed(here: Run, tmp_path: Path) -> None:
     build = installed_build(tmp_path)
-    assert run("engine", "remove", build.name, cwd=tmp_path, WELLDONE_ENGINES=str(tmp_path)).code == 0
-    done = run("engine", "remove", build.name, cwd=tmp_path, WELLDONE_ENGINES=str(tmp_path))
+    assert here("engine", "remove", build.name).code == 0
+    done = here("engine", "remove", build.name)
     assert (done.code, done.notes) == (2, f"there is no build '{build.name}'; welldone engine lists them\n")
 
 
@@ -101,8 +113,9 @@ def test_usage_errors_are_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_build_that_cannot_start_is_one_line(tmp_path: Path) -> None:
-    done = run("engine", "build", cwd=tmp_path, WELLDONE_ENGINES=str(tmp_path), PATH="/nowhere", CXX="")
+@pytest.mark.usefixtures("no_compiler")
+def test_a_build_that_cannot_start_is_one_line(here: Run) -> None:
+    done = here("engine", "build")
     assert done.code == 1
     assert done.notes.splitlines()[-1].startswith("there is no C++ compiler; install one: apt-get install g++")
     assert "about" in done.notes.splitlines()[0]
@@ -190,7 +203,7 @@ def test_serve_runs_on_the_chosen_engine(tiny_model: Path, tmp_path: Path) -> No
         assert server.end() == 0
 
 
-def test_an_engine_that_is_not_there_ends_the_start(tiny_model: Path, tmp_path: Path) -> None:
-    done = run("serve", "-m", str(tiny_model), "--engine", "no-such-engine", "--port", "0", cwd=tmp_path)
+def test_an_engine_that_is_not_there_ends_the_start(tiny_model: Path, here: Run) -> None:
+    done = here("serve", "-m", str(tiny_model), "--engine", "no-such-engine", "--port", "0")
     assert done.code == 2
     assert done.notes == "there is no engine no-such-engine; `welldone engine` lists those that are there (--engine)\n"
