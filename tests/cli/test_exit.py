@@ -46,15 +46,8 @@ def test_the_reader_may_close_the_pipe_after_the_first_line(folder: Path) -> Non
         assert rules.process.wait(LIMIT_S) in QUIET_EXIT_CODES
 
 
-@pytest.mark.parametrize("words", ["rules", "rules --json", "fix right.txt", "fix roles.txt"])
+@pytest.mark.parametrize("words", ["rules", "rules --json", "fix roles.txt", "--version", "lint right.txt"])
 def test_a_closed_output_is_not_an_error(words: str, folder: Path) -> None:
-    ran = _run_with_closed_output(words, folder)
-    assert ran.code in QUIET_EXIT_CODES
-    assert ran.err == b""
-
-
-@pytest.mark.parametrize("words", ["--help", "--version", "rules tool", "rules delta-role-once", "lint right.txt"])
-def test_a_closed_output_is_not_an_error_for_short_output(words: str, folder: Path) -> None:
     ran = _run_with_closed_output(words, folder)
     assert ran.code in QUIET_EXIT_CODES
     assert ran.err == b""
@@ -73,7 +66,7 @@ def test_the_reader_may_close_the_pipe_during_a_repair(folder: Path) -> None:
         assert fix.process.wait(LIMIT_S) in QUIET_EXIT_CODES
 
 
-@pytest.mark.parametrize("words", ["fix", "fix --endpoint chat", "fix --report report.json"])
+@pytest.mark.parametrize("words", ["fix", "fix --report report.json"])
 def test_ctrl_c_while_fix_waits_ends_it_quietly(words: str, tmp_path: Path) -> None:
     first = ROLES.partition(b"\n\n")[0] + b"\n\n"
     with Live(*words.split(), cwd=tmp_path) as fix:
@@ -106,19 +99,18 @@ runpy.run_path(program, run_name="__main__")
 @table(
     ("words", "module"),
     [
-        *(("--version", f"welldone.{name}") for name in ("cli.main", "cli.ui", "config.settings")),
-        *((command, f"welldone.cli.{command}") for command in COMMANDS),
+        ("--version", "welldone.cli.main"),
+        ("rules", "welldone.cli.rules"),
         ("serve", "welldone.cli.service"),
         ("bench", "welldone.bench.run"),
-        ("engine", "welldone.cli.engine_actions"),
     ],
 )
-def test_ctrl_c_during_imports_ends_every_command_quietly(words: str, module: str, tmp_path: Path) -> None:
+def test_ctrl_c_during_imports_ends_a_command_quietly(words: str, module: str, tmp_path: Path) -> None:
     ran = run_python(INTERRUPT, COMMAND, module, words, cwd=tmp_path)
     assert (ran.code, ran.out, ran.notes) == (ExitCode.INTERRUPTED, b"", "")
 
 
-@pytest.mark.parametrize("words", ["rules", "rules tool", "lint right.txt", "fix right.txt"])
+@pytest.mark.parametrize("words", ["rules", "lint right.txt", "fix right.txt"])
 def test_an_output_that_cannot_be_written_is_an_error_of_one_line(words: str, folder: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.captures import CALLS, CHOICES_FIRST, COMPLETIONS, CUT, FILES, HEAD, RIGHT, ROLES
 from tests.cli.live import Live, bytes_of, run_in_pieces
-from tests.cli.run import CommandResult, run
+from tests.cli.run import CommandResult, Run
 
 
 def _frames(body: bytes) -> list[bytes]:
@@ -93,29 +93,29 @@ STREAMS = {
 
 @pytest.mark.tier3
 @pytest.mark.parametrize("name", STREAMS)
-def test_byte_by_byte_gives_what_one_write_gives(name: str, folder: Path) -> None:
+def test_byte_by_byte_gives_what_one_write_gives(name: str, here: Run, folder: Path) -> None:
     data = STREAMS[name]
-    assert _plain(run_in_pieces(bytes_of(data), "fix", cwd=folder)) == _plain(run("fix", stdin=data, cwd=folder))
+    assert _plain(run_in_pieces(bytes_of(data), "fix", cwd=folder)) == _plain(here("fix", stdin=data))
 
 
 @pytest.mark.parametrize("name", ["chat", "a byte-order mark", "not streamed", "white space first"])
-def test_byte_by_byte_is_the_same_where_the_endpoint_is_known(name: str, folder: Path) -> None:
+def test_byte_by_byte_is_the_same_where_the_endpoint_is_known(name: str, here: Run, folder: Path) -> None:
     data, words = STREAMS[name], ("fix", "--endpoint", "chat")
-    assert _plain(run_in_pieces(bytes_of(data), *words, cwd=folder)) == _plain(run(*words, stdin=data, cwd=folder))
+    assert _plain(run_in_pieces(bytes_of(data), *words, cwd=folder)) == _plain(here(*words, stdin=data))
 
 
-def test_byte_by_byte_is_the_same_where_a_completion_begins_with_its_choices(folder: Path) -> None:
+def test_byte_by_byte_is_the_same_where_a_completion_begins_with_its_choices(here: Run, folder: Path) -> None:
     ran = run_in_pieces(bytes_of(CHOICES_FIRST), "fix", cwd=folder)
-    assert ran == run("fix", stdin=CHOICES_FIRST, cwd=folder)
+    assert ran == here("fix", stdin=CHOICES_FIRST)
 
 
-def test_byte_by_byte_is_the_same_for_a_head_where_the_endpoint_is_known(folder: Path) -> None:
+def test_byte_by_byte_is_the_same_for_a_head_where_the_endpoint_is_known(here: Run, folder: Path) -> None:
     data, words = HEAD + ROLES, ("fix", "--endpoint", "chat")
-    assert run_in_pieces(bytes_of(data), *words, cwd=folder) == run(*words, stdin=data, cwd=folder)
+    assert run_in_pieces(bytes_of(data), *words, cwd=folder) == here(*words, stdin=data)
 
 
-def test_byte_by_byte_is_judged_as_one_write_is(folder: Path) -> None:
-    assert run_in_pieces(bytes_of(ROLES), "lint", cwd=folder) == run("lint", stdin=ROLES, cwd=folder)
+def test_byte_by_byte_is_judged_as_one_write_is(here: Run, folder: Path) -> None:
+    assert run_in_pieces(bytes_of(ROLES), "lint", cwd=folder) == here("lint", stdin=ROLES)
 
 
 def _plain(ran: CommandResult) -> CommandResult:
