@@ -140,11 +140,17 @@ def test_help_needs_no_ray(tmp_path: Path) -> None:
     assert "--detach" in ran.out.decode()
 
 
-@pytest.mark.parametrize("option", [(), ("--status",), ("--stop",)])
-def test_without_ray_the_message_tells_how_to_install_it(tmp_path: Path, option: tuple[str, ...]) -> None:
-    ran = run_python(ABSENT, "scale", *option, cwd=tmp_path)
+def test_without_ray_the_message_tells_how_to_install_it(tmp_path: Path) -> None:
+    ran = run_python(ABSENT, "scale", "--status", cwd=tmp_path)
     assert (ran.code, ran.notes.count("\n")) == (2, 1)
     assert "pip install 'welldone[ray]'" in ran.notes
+
+
+def test_a_usage_error_is_reported_before_the_missing_package(tmp_path: Path) -> None:
+    ran = run_python(ABSENT, "scale", "--config", "nowhere.toml", cwd=tmp_path)
+    assert ran.code == 2
+    assert "nowhere.toml" in ran.notes
+    assert "Traceback" not in ran.notes
 
 
 USAGE_ERRORS = {
@@ -156,11 +162,12 @@ USAGE_ERRORS = {
 
 
 @pytest.mark.parametrize("words", USAGE_ERRORS)
-def test_a_usage_error_is_reported_before_the_missing_package(tmp_path: Path, words: tuple[str, ...]) -> None:
-    ran = run_python(ABSENT, "scale", *words, cwd=tmp_path)
-    assert ran.code == 2
-    assert USAGE_ERRORS[words] in ran.notes
-    assert "Traceback" not in ran.notes
+def test_a_usage_error_is_reported_before_a_cluster_is_joined(
+    cluster: FakeCluster, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    assert run(["scale", *words]) == 2
+    assert USAGE_ERRORS[words] in capsys.readouterr().err
+    assert cluster.calls == []
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,8 @@ def test_compaction_and_websockets_of_a_local_model_pass(server: Running) -> Non
 @pytest.mark.parametrize(
     "only", [("text",), pytest.param(("usage", "choices", "tools", "mistakes"), marks=pytest.mark.tier3)]
 )
-def test_a_gateway_in_front_of_a_local_model_passes(server: Running, tmp_path: Path, only: tuple[str, ...]) -> None:
-    with gateway(tmp_path, server.url, each={"key": KEY}, options=LATE_HEADERS) as running:
-        _assert_passed(_check(running, model=server.model, only=only))
+def test_a_gateway_in_front_of_a_local_model_passes(
+    tiny_server: Running, tmp_path: Path, only: tuple[str, ...]
+) -> None:
+    with gateway(tmp_path, tiny_server.url, each={"key": KEY}, options=LATE_HEADERS) as running:
+        _assert_passed(_check(running, model=tiny_server.model, only=only))

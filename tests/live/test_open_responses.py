@@ -20,7 +20,7 @@ from welldone.rules.judge import judge
 
 Json = dict[str, Any]
 RESPONSES, COMPACT = "/v1/responses", "/v1/responses/compact"
-SHORT = {"max_output_tokens": 24, "temperature": 0}
+SHORT = {"max_output_tokens": 12, "temperature": 0}
 """The answers of the tests are short; those of the suite have no limit."""
 WEATHER: Json = {
     "type": "function",
@@ -80,8 +80,8 @@ def compact(server: Running, **body: Any) -> tuple[int, Json]:  # noqa: ANN401 -
     ],
     ids=["basic", "system-prompt", "multi-turn", "assistant-phase"],
 )
-def test_messages_are_answered(server: Running, items: list[Json], stream: bool) -> None:
-    response, events = create(server, {"input": items, "stream": stream})
+def test_messages_are_answered(tiny_server: Running, items: list[Json], stream: bool) -> None:
+    response, events = create(tiny_server, {"input": items, "stream": stream})
     assert response["status"] in ("completed", "incomplete")
     assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"][: 2 * stream]
 
@@ -113,9 +113,15 @@ ANSWERED = message("assistant", "Understood. The launch is Tuesday.")
 """Of a conversation whose summary by the default model is short."""
 
 
-def test_a_conversation_is_compacted_and_goes_on(server: Running) -> None:
-    status, compacted = compact(server, model=server.model, prompt_cache_key="key", input=[ASKED, ANSWERED])
+@pytest.fixture(scope="module")
+def compacted(server: Running) -> Json:
+    """A compacted conversation."""
+    status, reply = compact(server, model=server.model, prompt_cache_key="key", input=[ASKED, ANSWERED])
     assert status == 200
+    return reply
+
+
+def test_a_conversation_is_compacted_and_goes_on(server: Running, compacted: Json) -> None:
     assert open_responses.wrong_in_compacted(compacted) == []
     kept, summary = compacted["output"]
     assert kept["content"] == [{"type": "input_text", "text": ASKED["content"]}]
@@ -149,10 +155,10 @@ def test_a_stored_conversation_is_compacted(server: Running) -> None:
         ),
     ],
 )
-def test_an_invalid_compaction_is_rejected(server: Running, change: Callable[[Json], object], param: str) -> None:
-    body: Json = {"model": server.model, "input": [message("user", "Compact this conversation.")]}
+def test_an_invalid_compaction_is_rejected(tiny_server: Running, change: Callable[[Json], object], param: str) -> None:
+    body: Json = {"model": tiny_server.model, "input": [message("user", "Compact this conversation.")]}
     change(body)
-    status, reply = compact(server, **body)
+    status, reply = compact(tiny_server, **body)
     assert status == 400
     assert reply["error"]["param"] == param
     assert reply["error"]["type"] == "invalid_request_error"
@@ -177,46 +183,45 @@ def turn(connection: ClientConnection, server: Running, **body: Any) -> Json:  #
     return open_responses.checked_response(events, request)
 
 
-def test_responses_follow_each_other_on_a_connection(server: Running) -> None:
-    with socket(server) as connection:
-        first, second = (turn(connection, server, input=f"Reply with: {word}") for word in ("first", "second"))
+def test_responses_follow_each_other_on_a_connection(tiny_server: Running) -> None:
+    with socket(tiny_server) as connection:
+        first, second = (turn(connection, tiny_server, input=f"Reply with: {word}") for word in ("first", "second"))
     assert first["id"] != second["id"]
     assert first["output"]
     assert second["output"]
 
 
-def test_a_response_continues_on_its_connection_only(server: Running) -> None:
-    with socket(server) as connection:
-        first = turn(connection, server, input="Remember the code word: cobalt. Reply with OK.")
-        second = turn(connection, server, input="What is the code word?", previous_response_id=first["id"])
+def test_a_response_continues_on_its_connection_only(tiny_server: Running) -> None:
+    with socket(tiny_server) as connection:
+        first = turn(connection, tiny_server, input="Remember the code word: cobalt. Reply with OK.")
+        second = turn(connection, tiny_server, input="What is the code word?", previous_response_id=first["id"])
     assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"]
-    with socket(server) as connection:
-        lost = turn(connection, server, input="Go on.", previous_response_id=second["id"])
+    with socket(tiny_server) as connection:
+        lost = turn(connection, tiny_server, input="Go on.", previous_response_id=second["id"])
         assert lost["error"]["code"] == "previous_response_not_found"
-        assert turn(connection, server, input="Begin again.")["output"]
+        assert turn(connection, tiny_server, input="Begin again.")["output"]
 
 
-def test_a_failed_continuation_ends_its_chain(server: Running) -> None:
+def test_a_failed_continuation_ends_its_chain(tiny_server: Running) -> None:
     orphan = [{"type": "function_call_output", "call_id": "call_missing", "output": "no such call"}]
-    with socket(server) as connection:
-        first = turn(connection, server, input="Remember the code word: ember.")
-        assert turn(connection, server, input=orphan, previous_response_id=first["id"])["status"] == 400
-        lost = turn(connection, server, input="Go on.", previous_response_id=first["id"])
+    with socket(tiny_server) as connection:
+        first = turn(connection, tiny_server, input="Remember the code word: ember.")
+        assert turn(connection, tiny_server, input=orphan, previous_response_id=first["id"])["status"] == 400
+        lost = turn(connection, tiny_server, input="Go on.", previous_response_id=first["id"])
     assert lost["error"]["code"] == "previous_response_not_found"
 
 
-def test_a_compacted_conversation_begins_a_chain(server: Running) -> None:
-    _, compacted = compact(server, model=server.model, input=[ASKED, ANSWERED])
+def test_a_compacted_conversation_begins_a_chain(server: Running, compacted: Json) -> None:
     with socket(server) as connection:
         response = turn(connection, server, input=[*compacted["output"], message("user", "Continue.")], tools=[])
     assert response["output"]
 
 
-def test_streamed_and_sent_responses_are_equal(server: Running) -> None:
+def test_streamed_and_sent_responses_are_equal(tiny_server: Running) -> None:
     items = [message("user", "Name three colours.")]
-    with socket(server) as connection:
-        sent = turn(connection, server, input=items)
-    streamed, _ = create(server, {"input": items, "stream": True, "store": False})
+    with socket(tiny_server) as connection:
+        sent = turn(connection, tiny_server, input=items)
+    streamed, _ = create(tiny_server, {"input": items, "stream": True, "store": False})
     assert [item["content"] for item in sent["output"]] == [item["content"] for item in streamed["output"]]
 
 
