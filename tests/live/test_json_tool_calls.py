@@ -77,19 +77,15 @@ def printing_upstream() -> Iterator[Upstream]:
         yield running
 
 
-@STREAM
 @pytest.mark.parametrize("is_set", [False, True])
-def test_an_upstream_converts_only_if_it_is_set(
-    printing_upstream: Upstream, tmp_path: Path, stream: bool, is_set: bool
-) -> None:
+def test_an_upstream_converts_only_if_it_is_set(printing_upstream: Upstream, tmp_path: Path, is_set: bool) -> None:
     each = {"json_tool_calls": True} if is_set else {}
     with gateway(tmp_path, printing_upstream.url, each=each) as running:
-        answer = chat(running, "Hello", model="scripted", stream=stream, **FIELDS)
-        expected = ("", CALLED, "tool_calls") if is_set else (TEXT, [], "stop")
-        assert (answer.text, answer.choice.calls, answer.choice.finish) == expected
-        asked = chat(
-            running, "Hello", model="scripted", stream=stream, **FIELDS, response_format={"type": "json_object"}
-        )
-        assert asked.text == TEXT
+        for stream in (False, True):
+            fields = FIELDS | {"model": "scripted", "stream": stream}
+            answer = chat(running, "Hello", **fields)
+            expected = ("", CALLED, "tool_calls") if is_set else (TEXT, [], "stop")
+            assert (answer.text, answer.choice.calls, answer.choice.finish) == expected
+            assert chat(running, "Hello", **fields, response_format={"type": "json_object"}).text == TEXT
         assert running.end() == 0
-        assert any("converted_calls=1" in line for line in running.log.all) is is_set
+        assert sum("converted_calls=1" in line for line in running.log.all) == (2 if is_set else 0)

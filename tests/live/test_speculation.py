@@ -14,20 +14,10 @@ from welldone.engines.builds import choose_engine
 
 pytestmark = LINUX
 
-COUNTED = "one two three four five six seven eight nine ten."
-QUESTION = f"Repeat: {COUNTED} {COUNTED}"
-"""The answer is in the prompt, so that n-grams find it, and no token of it is a close decision: the numbers of tokens
-that are computed together differ in their last bits."""
 ITEMS = {"type": "array", "items": {"type": "integer"}, "minItems": 3, "maxItems": 3}
+QUESTION = "Say" + " hello" * 20
+"""The same words as in the biased answers, so that n-grams find them."""
 SCHEMA = {"name": "numbers", "schema": {"type": "object", "properties": {"n": ITEMS}, "required": ["n"]}}
-CASES: dict[str, Json] = {
-    "stream": {"stream": True},
-    "whole": {},
-    "length": {"stream": True, "max_tokens": 7},
-    "stop": {"stream": True, "stop": ["six"]},
-    "schema": {"stream": True, "response_format": {"type": "json_schema", "json_schema": SCHEMA}},
-}
-"""A stop string and the end by length lie within the tokens that one step accepts."""
 
 ENGINES = ["wheel"] if choose_engine(None, os.environ).program is None else ["wheel", "auto"]
 """A build of llama.cpp is tested where there is one: `make test-engine`."""
@@ -41,14 +31,28 @@ def running_server(model: Path, *options: str) -> Iterator[Running]:
 
 
 def answers(server: Running) -> dict[str, ParsedReply]:
-    return {
-        name: chat(server, QUESTION, temperature=0, **{"max_tokens": 32, **fields}) for name, fields in CASES.items()
+    """Ask in several ways. A stop string and the end by length lie within the tokens that one step accepts."""
+    [token] = fetch(server, "/tokenize", {"content": " hello"}).ok()["tokens"]
+    repeated: Json = {"logit_bias": {str(token): 100}}
+    whole = chat(server, QUESTION, temperature=0, max_tokens=48)
+    cases: dict[str, Json] = {
+        "stream": {},
+        "repeated": repeated,
+        "length": {**repeated, "max_tokens": 7},
+        "stop": {"stop": [whole.text[10:13]]},
+        "repeated stop": {**repeated, "stop": ["lo hello"]},
+        "schema": {"response_format": {"type": "json_schema", "json_schema": SCHEMA}},
     }
+    streams = {
+        name: chat(server, QUESTION, stream=True, temperature=0, **{"max_tokens": 48, **fields})
+        for name, fields in cases.items()
+    }
+    return {"whole": whole, **streams}
 
 
 @pytest.fixture(scope="module")
-def expected(default_model: Path) -> dict[str, ParsedReply]:
-    with running_server(default_model) as server:
+def expected(tiny_model: Path) -> dict[str, ParsedReply]:
+    with running_server(tiny_model) as server:
         return answers(server)
 
 
@@ -57,16 +61,17 @@ def expected(default_model: Path) -> dict[str, ParsedReply]:
 )
 @pytest.mark.parametrize("engine", ENGINES)
 def test_answers_are_those_without_speculation(
-    default_model: Path, expected: dict[str, ParsedReply], options: list[str], engine: str
+    tiny_model: Path, tiny_calling_model: Path, expected: dict[str, ParsedReply], options: list[str], engine: str
 ) -> None:
-    draft = [] if "--spec-type" in options else ["-md", str(default_model)]
-    with running_server(default_model, "--engine", engine, *draft, *options) as server:
+    draft = [] if "--spec-type" in options else ["-md", str(tiny_calling_model)]
+    with running_server(tiny_model, "--engine", engine, *draft, *options) as server:
         found = answers(server)
         bodies = {CHAT: chat_body(server, logprobs=True), COMPLETIONS: {"prompt": "a", "logprobs": 1}}
         for path, body in bodies.items():
             error = fetch(server, path, body).error()
             assert (error["code"], error["param"]) == ("unsupported_parameter", "logprobs")
         server.log.wait(r"draft acceptance = \S+ \( *[1-9]\d* accepted")
+    assert (expected["stop"].choice.finish, expected["repeated stop"].text) == ("stop", " hel")
     for name, answer in found.items():
         assert answer.choices == expected[name].choices, name
         assert answer.counts == expected[name].counts, name
