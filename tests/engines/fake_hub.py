@@ -1,4 +1,4 @@
-"""A fake Hugging Face Hub, for the real library in a process of its own."""
+"""A fake Hugging Face Hub, for the real library in a process of its own: it reads its settings when it is imported."""
 
 import json
 import os
@@ -12,14 +12,16 @@ from tests.engines import files, web
 from tests.engines.web import LIMIT_S, Page, Site
 
 PROGRAM = """
-import sys
+import json, sys
 from pathlib import Path
 from welldone.engines.models.install import PullError
 from welldone.engines.models.pull import ModelPuller
-try:
-    print(ModelPuller(Path(sys.argv[2])).pull(sys.argv[1], sys.argv[3] or None))
-except PullError as error:
-    print(f"{error.kind}: {error}")
+for line in sys.stdin:
+    source, folder, sha256 = json.loads(line)
+    try:
+        print(ModelPuller(Path(folder)).pull(source, sha256 or None), flush=True)
+    except PullError as error:
+        print(f"{error.kind}: {error}", flush=True)
 """
 WITHOUT_LIBRARY = "import sys; sys.modules['huggingface_hub'] = None\n" + PROGRAM
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -35,6 +37,13 @@ class FakeHub:
         self.site = site
         self.folder = folder / "models"
         self._home = folder / "home"
+        self._puller: subprocess.Popen[str] | None = None
+
+    def reset(self, folder: Path) -> None:
+        """Forget all files and requests; pull into another folder."""
+        self.site.pages.clear()
+        self.site.requests.clear()
+        self.folder = folder / "models"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -80,18 +89,43 @@ class FakeHub:
         headers = {} if code is None else {"X-Error-Code": code}
         self.site.pages[f"/owner/repo/resolve/main/{path}"] = Page(status=status, headers=headers)
 
-    def pull(self, source: str, sha256: str = "", program: str = PROGRAM, **environment: str) -> str:
-        """Pull a source in a new process; return the path, or the error with its kind."""
-        done = subprocess.run(
-            [sys.executable, "-c", program, source, str(self.folder), sha256],
-            env=os.environ | self.environment | environment,
-            capture_output=True,
+    def pull(self, source: str, sha256: str = "") -> str:
+        """Pull a source; return the path, or the error with its kind."""
+        if self._puller is None:
+            self._puller = self._start(PROGRAM, {})
+        assert self._puller.stdin is not None
+        assert self._puller.stdout is not None
+        self._puller.stdin.write(self._line(source, sha256))
+        self._puller.stdin.flush()
+        return _without_token(self._puller.stdout.readline())
+
+    def pull_alone(self, source: str, program: str = PROGRAM, **environment: str) -> str:
+        """Pull a source in a process of its own, with other settings."""
+        with self._start(program, environment) as puller:
+            out, err = puller.communicate(self._line(source, ""), timeout=4 * LIMIT_S)
+        assert (puller.returncode, err) == (0, "")
+        return _without_token(out)
+
+    def end(self) -> None:
+        """End the process that pulls."""
+        if self._puller is not None:
+            with self._puller:
+                _, err = self._puller.communicate(timeout=LIMIT_S)
+            assert (self._puller.returncode, err) == (0, "")
+
+    def _start(self, program: str, environment: Mapping[str, str]) -> "subprocess.Popen[str]":
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            [sys.executable, "-c", program],
+            env={**os.environ, **self.environment, **environment},
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
             text=True,
-            timeout=4 * LIMIT_S,
         )
-        assert (done.returncode, done.stderr) == (0, "")
-        assert TOKEN not in done.stdout
-        return done.stdout.strip()
+
+    def _line(self, source: str, sha256: str) -> str:
+        return json.dumps([source, str(self.folder), sha256]) + "\n"
 
     @property
     def tokens(self) -> set[str | None]:
@@ -104,8 +138,18 @@ class FakeHub:
         return sorted(path.name for path in self.folder.iterdir() if not path.name.endswith(".lock"))
 
 
+def _without_token(output: str) -> str:
+    assert output
+    assert TOKEN not in output
+    return output.strip()
+
+
 @contextmanager
 def fake_hub(folder: Path) -> Iterator[FakeHub]:
     """Run a fake Hub; its models folder is within `folder`."""
     with web.site() as site:
-        yield FakeHub(site, folder)
+        hub = FakeHub(site, folder)
+        try:
+            yield hub
+        finally:
+            hub.end()

@@ -19,8 +19,9 @@ Result = TypeVar("Result")
 LIMIT_S = 120.0  # these tests take seconds; the limit is for a busy machine
 NO_FOLDER = Path("no-such-folder")
 
-MOCK_SERVER = (sys.executable, "-m", "welldone.mock.server", "--socket", "{socket}")
-"""Command of an engine that starts at once."""
+READY_SERVER = (sys.executable, "-S", str(Path(__file__).with_name("ready_server.py")))
+"""Command of an engine that starts at once, without its address."""
+READY = (*READY_SERVER, "--socket", "{socket}")
 
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:

@@ -1,12 +1,13 @@
 """Health of a command: before it is ready, and after a request that was silent for too long."""
 
 import asyncio
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from tests.engines.supervisors import MOCK_SERVER, command, run, running_supervisor
+from tests.engines.supervisors import command, run, running_supervisor
 from tests.table import table
 from welldone.config.model import COMMAND_LOAD_TIMEOUT_S, COMMAND_SLOTS, LOAD_TIMEOUT_S, ModelSettings
 from welldone.engines.errors import EngineError
@@ -16,7 +17,7 @@ from welldone.mock.script import MockScript
 def _mock_command(folder: Path, *health: int) -> tuple[str, ...]:
     file = folder / "script.json"
     file.write_bytes(msgspec.json.encode(MockScript(health=health)))
-    return (*MOCK_SERVER, "--script", str(file))
+    return (sys.executable, "-m", "welldone.mock.server", "--socket", "{socket}", "--script", str(file))
 
 
 def test_a_command_that_lists_models_but_is_unhealthy_is_not_ready(tmp_path: Path) -> None:

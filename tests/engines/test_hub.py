@@ -1,8 +1,6 @@
 """Downloads from the Hugging Face Hub: the real library, in its own process, with a fake Hub."""
 
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,17 +8,23 @@ import pytest
 
 from tests.engines import files
 from tests.engines.fake_hub import DATA, TOKEN, WITHOUT_LIBRARY, FakeHub, fake_hub
-from tests.engines.web import LIMIT_S
 from welldone.engines.models.store import read_origin
 
 pytest.importorskip("huggingface_hub")
 
 
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[FakeHub]:
-    """A running fake Hub."""
-    with fake_hub(tmp_path) as running:
+@pytest.fixture(scope="module")
+def running_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeHub]:
+    """A running fake Hub, and one process that pulls from it."""
+    with fake_hub(tmp_path_factory.mktemp("hub")) as running:
         yield running
+
+
+@pytest.fixture
+def hub(running_hub: FakeHub, tmp_path: Path) -> FakeHub:
+    """An empty Hub and an empty folder."""
+    running_hub.reset(tmp_path)
+    return running_hub
 
 
 def test_a_file_is_downloaded_and_checked(hub: FakeHub) -> None:
@@ -86,13 +90,13 @@ def test_errors_of_the_hub_are_explained(status: int, code: str | None, message:
 def test_an_unreachable_hub_is_reported(hub: FakeHub) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    output = hub.pull("hf:owner/repo/a.gguf", HF_ENDPOINT=f"http://127.0.0.1:{port}")
+    output = hub.pull_alone("hf:owner/repo/a.gguf", HF_ENDPOINT=f"http://127.0.0.1:{port}")
     assert output.startswith("unreachable: ")
     assert "is unreachable" in output
 
 
 def test_offline_mode_is_reported(hub: FakeHub) -> None:
-    assert "HF_HUB_OFFLINE is set" in hub.pull("hf:owner/repo/a.gguf", HF_HUB_OFFLINE="1")
+    assert "HF_HUB_OFFLINE is set" in hub.pull_alone("hf:owner/repo/a.gguf", HF_HUB_OFFLINE="1")
 
 
 def test_a_url_of_the_hub_is_downloaded_with_the_library(hub: FakeHub) -> None:
@@ -108,20 +112,15 @@ def test_a_url_of_the_hub_is_downloaded_with_the_library(hub: FakeHub) -> None:
 
 def test_without_the_library_a_url_of_the_hub_is_a_url_like_any_other(hub: FakeHub) -> None:
     hub.offer("a.gguf")
-    path = Path(hub.pull(hub.site.url("/owner/repo/resolve/main/a.gguf"), program=WITHOUT_LIBRARY))
+    path = Path(hub.pull_alone(hub.site.url("/owner/repo/resolve/main/a.gguf"), WITHOUT_LIBRARY))
     assert path.read_bytes() == DATA
     assert hub.tokens == {None}
 
 
-def test_without_the_library_the_error_names_the_extra(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_LIBRARY, "hf:owner/repo/a.gguf", str(tmp_path), ""],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
-    assert done.stdout.startswith("mistake: ")
-    assert "pip install 'welldone[hub]'" in done.stdout
+def test_without_the_library_the_error_names_the_extra(hub: FakeHub) -> None:
+    output = hub.pull_alone("hf:owner/repo/a.gguf", WITHOUT_LIBRARY)
+    assert output.startswith("mistake: ")
+    assert "pip install 'welldone[hub]'" in output
 
 
 SMALL, LARGE = files.model(100), files.model(300)
@@ -202,7 +201,7 @@ def test_a_list_of_files_that_fails_is_explained(
 ) -> None:
     hub.fail_list(status, code)
     hub.site.pages["/api/models/owner/repo/revision/v9"] = hub.site.pages["/api/models/owner/repo"]
-    output = hub.pull("hf:owner/repo:Q4_K_M" + ("@v9" if code == "RevisionNotFound" else ""), HF_TOKEN=token)
+    output = hub.pull_alone("hf:owner/repo:Q4_K_M" + ("@v9" if code == "RevisionNotFound" else ""), HF_TOKEN=token)
     assert output.startswith("unreachable: hf:owner/repo:Q4_K_M")
     assert message in output
 

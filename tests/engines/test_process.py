@@ -13,7 +13,17 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.engines.supervisors import LIMIT_S, MOCK_SERVER, NO_FOLDER, ProcessWatch, command, fetch_reply, python, run
+from tests.engines.supervisors import (
+    LIMIT_S,
+    NO_FOLDER,
+    READY,
+    READY_SERVER,
+    ProcessWatch,
+    command,
+    fetch_reply,
+    python,
+    run,
+)
 from tests.table import table
 from welldone.config.model import ModelSettings
 from welldone.engines.errors import EngineError
@@ -24,8 +34,7 @@ SUPERVISOR_PROGRAM = Path(__file__).with_name("supervisor_program.py")
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="uses pidfd for processes that are not children")
 
 ENDLESS = "import sys, time\nprint('busy', flush=True)\ntime.sleep(1000)"
-SERVE = "\nimport os, sys\n"
-SERVE += "os.execv(sys.executable, [sys.executable, '-m', 'welldone.mock.server', '--socket', sys.argv[1]])"
+SERVE = f"\nimport os, sys\nos.execv(sys.executable, [*{READY_SERVER!r}, '--socket', sys.argv[1]])"
 
 
 async def start(settings: ModelSettings, sockets: Path, **options: Any) -> EngineProcess:  # noqa: ANN401 - those of EngineProcess.start
@@ -37,9 +46,9 @@ async def start(settings: ModelSettings, sockets: Path, **options: Any) -> Engin
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(MOCK_SERVER, id="socket"),
-        pytest.param((*MOCK_SERVER[:3], "--port", "{port}"), id="port"),
-        pytest.param(("/bin/sh", "-c", f"exec {' '.join(MOCK_SERVER)}"), id="shell"),
+        pytest.param(READY, id="socket"),
+        pytest.param((*READY_SERVER, "--port", "{port}"), id="port"),
+        pytest.param(("/bin/sh", "-c", f"exec {' '.join(READY)}"), id="shell"),
     ],
 )
 def test_a_command_starts_answers_and_stops(short_path: Path, text: tuple[str, ...], loop: Any) -> None:  # noqa: ANN401

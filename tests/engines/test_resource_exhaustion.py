@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.supervisors import MOCK_SERVER, command, run
+from tests.engines.supervisors import READY, command, run
 from welldone.engines.errors import EngineError
 from welldone.engines.models.gguf import GgufError, read_metadata
 from welldone.engines.plan import make_plan
@@ -41,7 +41,7 @@ def test_a_program_that_cannot_be_started_for_lack_of_resources_is_a_temporary_e
         raise OSError(code, "no")
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", fail)
-    plan = make_plan(command(*MOCK_SERVER), models_folder=tmp_path, socket_folder=tmp_path, environment={})
+    plan = make_plan(command(*READY), models_folder=tmp_path, socket_folder=tmp_path, environment={})
     with pytest.raises(EngineError) as caught:
         run(EngineProcess.start(plan, timeout_s=1.0))
     assert caught.value.is_permanent == is_permanent

@@ -5,14 +5,14 @@ import os
 import signal
 from pathlib import Path
 
-from tests.engines.supervisors import MOCK_SERVER, command, python, run, running_supervisor, short_answer
+from tests.engines.supervisors import READY, READY_SERVER, command, python, run, running_supervisor, short_answer
 from welldone.config.model import ModelSettings
 from welldone.engines.process import EngineProcess
 from welldone.engines.supervisor import EngineSupervisor, LocalModel, ModelState
 
 ONLY_ONCE = (
     "import os, sys, pathlib\npath = pathlib.Path(sys.argv[2])\npath.exists() and sys.exit(3)\npath.touch()\n"
-    "os.execv(sys.executable, [sys.executable, '-m', 'welldone.mock.server', '--socket', sys.argv[1]])"
+    f"os.execv(sys.executable, [*{READY_SERVER!r}, '--socket', sys.argv[1]])"
 )
 """An engine that starts as long as there is no file, and makes it."""
 
@@ -55,7 +55,7 @@ def test_a_standby_engine_takes_over_and_gets_a_successor(tiny_model: Path) -> N
 
 def test_a_model_without_the_setting_has_no_standby_engine() -> None:
     async def main() -> None:
-        async with running_supervisor(command(*MOCK_SERVER)) as supervisor:
+        async with running_supervisor(command(*READY)) as supervisor:
             model = supervisor.models[0]
             await model.ensure_ready()
             assert model.standby.process is None
@@ -72,7 +72,7 @@ def test_a_standby_engine_that_is_still_starting_is_waited_for() -> None:
             starting.set()
             await may_start.wait()
 
-        async with running_supervisor(command(*MOCK_SERVER, standby=True), pause=pause) as supervisor:
+        async with running_supervisor(command(*READY, standby=True), pause=pause) as supervisor:
             model = supervisor.models[0]
             first = await model.ensure_ready()
             await starting.wait()
@@ -87,7 +87,7 @@ def test_a_standby_engine_that_is_still_starting_is_waited_for() -> None:
 
 def test_a_standby_engine_that_has_ended_is_replaced_at_the_takeover() -> None:
     async def main() -> None:
-        async with running_supervisor(command(*MOCK_SERVER, standby=True), pause=no_pause) as supervisor:
+        async with running_supervisor(command(*READY, standby=True), pause=no_pause) as supervisor:
             model = supervisor.models[0]
             await model.ensure_ready()
             standby = await _standby(supervisor)
@@ -125,7 +125,7 @@ def test_a_model_whose_standby_engine_cannot_start_is_served_without_it(tmp_path
 
 def test_an_unloaded_model_has_no_standby_engine_left() -> None:
     async def main() -> None:
-        async with running_supervisor(command(*MOCK_SERVER, standby=True), pause=no_pause) as supervisor:
+        async with running_supervisor(command(*READY, standby=True), pause=no_pause) as supervisor:
             model = supervisor.models[0]
             await model.ensure_ready()
             standby = await _standby(supervisor)

@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.supervisors import MOCK_SERVER, command, fetch_reply, python, run, running_supervisor, short_answer
+from tests.engines.supervisors import (
+    READY,
+    READY_SERVER,
+    command,
+    fetch_reply,
+    python,
+    run,
+    running_supervisor,
+    short_answer,
+)
 from tests.table import table
 from welldone.config.model import ModelSettings
 from welldone.engines.errors import EngineError
@@ -73,7 +82,7 @@ def kill(model: LocalModel) -> None:
 def test_concurrent_callers_share_one_load() -> None:
     async def main() -> None:
         history = History()
-        async with running_supervisor(command(*MOCK_SERVER), on_change=history) as supervisor:
+        async with running_supervisor(command(*READY), on_change=history) as supervisor:
             addresses = await asyncio.gather(*(supervisor.models[0].ensure_ready() for _ in range(10)))
             assert len(set(addresses)) == 1
             assert history.of() == [ModelState.LOADING, ModelState.READY]
@@ -83,7 +92,7 @@ def test_concurrent_callers_share_one_load() -> None:
 
 def test_a_cancelled_caller_does_not_cancel_the_load() -> None:
     async def main() -> None:
-        async with running_supervisor(command(*MOCK_SERVER), command(*MOCK_SERVER, name="other")) as supervisor:
+        async with running_supervisor(command(*READY), command(*READY, name="other")) as supervisor:
             model = supervisor.models[0]
             assert model.state is ModelState.UNLOADED
             cancelled_caller = asyncio.create_task(model.ensure_ready())
@@ -121,7 +130,7 @@ def test_a_killed_engine_is_restarted_and_answers(tiny_model: Path) -> None:
 
 def test_an_exit_check_of_a_healthy_engine_has_no_effect() -> None:
     async def main() -> None:
-        async with running_supervisor(command(*MOCK_SERVER)) as supervisor:
+        async with running_supervisor(command(*READY)) as supervisor:
             model = supervisor.models[0]
             await model.wait_for_exit_notice()
             address = await model.ensure_ready()
@@ -166,7 +175,7 @@ def test_an_engine_that_starts_after_failed_attempts_is_ready(tmp_path: Path) ->
         f"import os, sys, pathlib\npath = pathlib.Path({str(tmp_path / 'tries')!r})\n"
         "tries = len(path.read_text()) if path.exists() else 0\npath.write_text('x' * (tries + 1))\n"
         "tries >= 2 or sys.exit(1)\n"
-        "os.execv(sys.executable, [sys.executable, '-m', 'welldone.mock.server', '--socket', sys.argv[1]])"
+        f"os.execv(sys.executable, [*{READY_SERVER!r}, '--socket', sys.argv[1]])"
     )
 
     async def main() -> None:
@@ -214,7 +223,7 @@ def test_an_idle_model_is_unloaded_and_can_be_loaded_again() -> None:
     clock = Clock()
 
     async def main() -> None:
-        async with running_supervisor(command(*MOCK_SERVER, idle_unload_s=60), clock=clock) as supervisor:
+        async with running_supervisor(command(*READY, idle_unload_s=60), clock=clock) as supervisor:
             model = supervisor.models[0]
             before = await model.ensure_ready()
             with model.in_use():
@@ -237,7 +246,7 @@ def test_an_idle_model_is_unloaded_and_can_be_loaded_again() -> None:
 
 def test_a_restart_replaces_the_engine() -> None:
     async def main() -> None:
-        async with running_supervisor(command(*MOCK_SERVER)) as supervisor:
+        async with running_supervisor(command(*READY)) as supervisor:
             model = supervisor.models[0]
             model.restart()  # loads it
             await model.ensure_ready()
@@ -255,7 +264,7 @@ def test_a_restart_replaces_the_engine() -> None:
 def test_a_restart_keeps_its_place_among_the_loaded_models() -> None:
     async def main() -> None:
         history = History()
-        models = command(*MOCK_SERVER, name="a"), command(*MOCK_SERVER, name="b")
+        models = command(*READY, name="a"), command(*READY, name="b")
         async with running_supervisor(*models, max_loaded=1, on_change=history) as supervisor:
             first, second = supervisor.models
             await first.ensure_ready()
@@ -275,7 +284,7 @@ def test_who_lost_an_unloaded_engine_waits_for_it_and_does_not_load_it() -> None
     clock = Clock()
 
     async def main() -> None:
-        async with running_supervisor(command(*MOCK_SERVER), clock=clock) as supervisor:
+        async with running_supervisor(command(*READY), clock=clock) as supervisor:
             model = supervisor.models[0]
             await model.ensure_ready()
             await model.unload()
@@ -297,7 +306,7 @@ def test_who_lost_an_unloaded_engine_waits_for_it_and_does_not_load_it() -> None
 def test_the_supervisor_unloads_idle_models_by_itself() -> None:
     async def main() -> None:
         history = History()
-        async with running_supervisor(command(*MOCK_SERVER, idle_unload_s=0.01), on_change=history) as supervisor:
+        async with running_supervisor(command(*READY, idle_unload_s=0.01), on_change=history) as supervisor:
             with supervisor.models[0].in_use():
                 await supervisor.models[0].ensure_ready()
             await history.until(lambda: supervisor.models[0].state is ModelState.UNLOADED)
@@ -309,7 +318,7 @@ def test_the_supervisor_unloads_idle_models_by_itself() -> None:
 
 def test_a_model_requested_while_it_is_unloading_is_loaded_afterwards() -> None:
     async def main() -> None:
-        async with running_supervisor(command(*MOCK_SERVER)) as supervisor:
+        async with running_supervisor(command(*READY)) as supervisor:
             model = supervisor.models[0]
             before = await model.ensure_ready()
             model.start_unload()
@@ -324,7 +333,7 @@ def test_at_the_limit_the_longest_idle_model_is_unloaded() -> None:
     clock = Clock()
 
     async def main() -> None:
-        models = [command(*MOCK_SERVER, name=name) for name in "abc"]
+        models = [command(*READY, name=name) for name in "abc"]
         async with running_supervisor(*models, clock=clock, max_loaded=2) as supervisor:
             a, b, c = supervisor.models
             for model in (a, b, a):
@@ -338,9 +347,7 @@ def test_at_the_limit_the_longest_idle_model_is_unloaded() -> None:
 
 def test_a_model_in_use_is_not_unloaded_until_it_is_free() -> None:
     async def main() -> None:
-        models = [
-            command(*MOCK_SERVER, name=name, queue_wait_s=limit) for name, limit in (("a", 60), ("b", 60), ("c", 0))
-        ]
+        models = [command(*READY, name=name, queue_wait_s=limit) for name, limit in (("a", 60), ("b", 60), ("c", 0))]
         async with running_supervisor(*models, max_loaded=1) as supervisor:
             a, b, c = supervisor.models
             with a.in_use():
@@ -359,9 +366,7 @@ def test_a_model_in_use_is_not_unloaded_until_it_is_free() -> None:
 
 def test_many_models_take_turns_at_a_limit_of_one() -> None:
     async def main() -> None:
-        async with running_supervisor(
-            *(command(*MOCK_SERVER, name=name) for name in "abcd"), max_loaded=1
-        ) as supervisor:
+        async with running_supervisor(*(command(*READY, name=name) for name in "abcd"), max_loaded=1) as supervisor:
 
             async def use(model: LocalModel) -> int:
                 with model.in_use():
@@ -395,9 +400,7 @@ def test_a_stop_removes_the_socket_folder(monkeypatch: pytest.MonkeyPatch, short
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
 
     async def main() -> None:
-        async with running_supervisor(
-            command(*MOCK_SERVER), command(*MOCK_SERVER, name="b", preload=True)
-        ) as supervisor:
+        async with running_supervisor(command(*READY), command(*READY, name="b", preload=True)) as supervisor:
             await asyncio.gather(*(model.ensure_ready() for model in supervisor.models))
             assert len(list(short_path.iterdir())) == 1  # noqa: ASYNC240 - the only task of this loop
         assert {model.state for model in supervisor.models} == {ModelState.STOPPED}
@@ -431,7 +434,7 @@ def test_an_internal_error_fails_the_waiting_requests(monkeypatch: pytest.Monkey
     async def main() -> None:
         errors: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context["exception"]))
-        async with running_supervisor(command(*MOCK_SERVER)) as supervisor:
+        async with running_supervisor(command(*READY)) as supervisor:
             monkeypatch.setattr("welldone.engines.supervisor.make_plan", broken)
             with pytest.raises(EngineError, match="internal error"):
                 await supervisor.models[0].ensure_ready()
