@@ -157,33 +157,33 @@ def test_a_build_is_installed_listed_chosen_and_removed(environment: dict[str, s
     assert choose_engine(None, environment).name == "wheel"
 
 
-def test_the_options_leave_out_what_is_not_needed(environment: dict[str, str], tmp_path: Path) -> None:
-    made = prepared(environment, more={"fails": "error: no"})
-    with pytest.raises(BuildError):
-        made.build()
-    options = (made.work_folder / "build" / "options").read_text()
-    for option in ("GGML_NATIVE=ON", "LLAMA_BUILD_TESTS=OFF", "LLAMA_USE_PREBUILT_UI=OFF", "LLAMA_BUILD_NUMBER=11549"):
-        assert f"-D{option}" in options
-
-
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ("x.cpp:3:1: fatal error: no-such.h: No such file", r"ninja failed: x.cpp:3:1: fatal error: no-such.h"),
+        ("x.cpp:3:1: fatal error: no-such.h: No such file", "ninja failed: x.cpp:3:1: fatal error: no-such.h"),
         ("x.cpp: fatal error: No space left on device", "the disk is full; free some space"),
         ("c++: fatal error: Killed signal terminated program cc1plus", "out of memory; build again with --jobs 1"),
     ],
 )
-def test_a_failed_build_is_one_line_and_its_output_is_kept(
-    environment: dict[str, str], tmp_path: Path, output: str, message: str
+def test_the_reason_of_a_failure_is_in_the_output(output: str, message: str) -> None:
+    assert message in explain_failure("ninja", ["[1/2] Building", output, "ninja: build stopped"])
+
+
+def test_a_failed_build_is_one_line_and_its_output_and_options_are_kept(
+    environment: dict[str, str], tmp_path: Path
 ) -> None:
+    output = "x.cpp: fatal error: No space left on device"
     made = prepared(environment, more={"fails": output})
-    with pytest.raises(BuildError, match=message) as caught:
+    with pytest.raises(BuildError, match="the disk is full; free some space") as caught:
         made.build()
     assert "\n" not in str(caught.value)
     assert output in (made.work_folder / "build.log").read_text()
     assert str(made.work_folder / "build.log") in str(caught.value)
     assert choose_engine(None, environment).name == "wheel"
+    # What is not needed is not built.
+    options = (made.work_folder / "build" / "options").read_text()
+    for option in ("GGML_NATIVE=ON", "LLAMA_BUILD_TESTS=OFF", "LLAMA_USE_PREBUILT_UI=OFF", "LLAMA_BUILD_NUMBER=11549"):
+        assert f"-D{option}" in options
 
 
 def test_a_failed_build_goes_on_where_it_stopped(environment: dict[str, str], tmp_path: Path) -> None:
@@ -312,7 +312,9 @@ def test_a_source_without_llama_cpp_is_an_error(environment: dict[str, str], tmp
     _fails(builder(environment, source), BuildError, "does not contain elsewhere")
 
 
-def test_a_build_for_another_cpu_is_listed_but_not_used(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_build_for_another_cpu_is_not_used_and_one_with_a_damaged_manifest_is_ignored(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     build = prepared(environment).build()
     assert build.problem(flags=()) is None or cpu_features.cpu_flags()
     manifest = engines_folder(environment) / build.name / "engine.json"
@@ -323,11 +325,7 @@ def test_a_build_for_another_cpu_is_listed_but_not_used(environment: dict[str, s
     with pytest.raises(EngineError, match="cannot run on this machine"):
         choose_engine(Path(build.name), environment)
     assert build.problem(machine="pdp11") == f"built for {build.machine}"
-
-
-def test_damaged_manifests_are_ignored(environment: dict[str, str], tmp_path: Path) -> None:
-    build = prepared(environment).build()
-    (engines_folder(environment) / build.name / "engine.json").write_text("{")
+    manifest.write_text("{")
     assert list_builds(engines_folder(environment)) == []
 
 

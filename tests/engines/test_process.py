@@ -112,8 +112,7 @@ def test_a_command_without_a_placeholder_is_rejected(short_path: Path) -> None:
         run(start(command("sleep", "1000"), short_path))
 
 
-@pytest.mark.parametrize("stream", ["stdout", "stderr"])
-@pytest.mark.parametrize("line", ["x" * 100 + "\\n", "y" * 5000])
+@pytest.mark.parametrize(("stream", "line"), [("stdout", "x" * 100 + "\\n"), ("stderr", "y" * 5000)])
 def test_a_flood_of_output_neither_blocks_the_engine_nor_fills_memory(short_path: Path, stream: str, line: str) -> None:
     flood = f"import sys\nfor _ in range(2000): sys.{stream}.write('{line}' * 5)\nsys.{stream}.flush()"
 
