@@ -18,6 +18,8 @@ from tests.support.upstream import Upstream, upstream
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
+pytestmark = pytest.mark.tier2  # needs curl, or the packages of `make clients`
+
 PAGE = (ROOT / "docs" / "resume.md").read_text("utf-8")
 ASKS = {"x-welldone-resume": "1"}
 
@@ -81,7 +83,6 @@ def slow_backend() -> Iterator[Upstream]:
 
 
 @LINUX
-@pytest.mark.tier2
 def test_a_stream_is_resumed_by_another_worker(tmp_path: Path, slow_backend: Upstream) -> None:
     """The request to resume is accepted by one worker while the other, which has the stream, is suspended."""
     body = {"model": "slow", "messages": [{"role": "user", "content": "Hello"}], "stream": True}
