@@ -11,7 +11,6 @@ from tests.cli.captures import RIGHT, ROLES
 from tests.cli.live import Live
 from tests.cli.run import COMMAND, ENVIRONMENT, LIMIT_S, CommandResult, run_python
 from tests.table import table
-from welldone.cli.main import COMMANDS
 from welldone.cli.ui import ExitCode
 
 QUIET_EXIT_CODES = {0, 128 + signal.SIGPIPE}  # 0: all output fitted into the pipe; 141: SIGPIPE
