@@ -1,5 +1,6 @@
 """Sample reports: a rich one, one of two servers, one of a server that died, and an empty one."""
 
+import functools
 from array import array
 from collections.abc import Sequence
 from random import Random
@@ -99,6 +100,11 @@ def step(id: str, records: Sequence[BenchRecord], **changes: object) -> StepResu
 
 def rich(**changes: object) -> BenchReport:
     """Return a sweep of three steps with failures, skipped requests, a broken rule, limits and assertions."""
+    return msgspec.structs.replace(_sweep(), **changes)
+
+
+@functools.cache
+def _sweep() -> BenchReport:
     odd = [
         broken(120, RequestOutcome.CUT, "the stream ended without a finish reason"),
         broken(121, RequestOutcome.TIMED_OUT, "no whole answer within 300 s"),
@@ -119,7 +125,7 @@ def rich(**changes: object) -> BenchReport:
             client=ClientLoad(cpu=0.93, late_starts=12, max_delay_s=0.0315, is_bottleneck=True),
         ),
     )
-    plain = BenchReport(
+    return BenchReport(
         tool="0.6.0",
         began="2026-01-02T03:04:05Z",
         ended="2026-01-02T03:06:07Z",
@@ -145,7 +151,6 @@ def rich(**changes: object) -> BenchReport:
             "hostname": "lab",
         },
     )
-    return msgspec.structs.replace(plain, **changes)
 
 
 def config(**changes: object) -> dict[str, object]:
@@ -174,6 +179,7 @@ def bare(**changes: object) -> BenchReport:
     return rich(steps=tuple(msgspec.structs.replace(one, records=()) for one in rich().steps), **changes)
 
 
+@functools.cache
 def against() -> BenchReport:
     """Return a report of two servers."""
     first = [record(number) for number in range(30)]
@@ -194,6 +200,7 @@ def against() -> BenchReport:
     )
 
 
+@functools.cache
 def failed() -> BenchReport:
     """Return a report of a server that died: some good answers, some cut off, then no connection."""
     records = [record(number) for number in range(5)]
@@ -228,6 +235,7 @@ def empty() -> BenchReport:
     )
 
 
+@functools.cache
 def hostile(text: str) -> BenchReport:
     """Return a report with the text in every text field."""
     odd = broken(3, RequestOutcome.FAILED, text)

@@ -206,7 +206,7 @@ def test_a_hostile_text_is_escaped_everywhere(text: str) -> None:
     parser = tags(made)
     assert not {name for name, _ in parser.attributes if name.startswith("on") or name in ("src", "href", "style")}
     assert "<script" not in made
-    assert all(char.isprintable() or char == "\n" for char in made)
+    assert made.replace("\n", "").isprintable()
     assert len(made.encode()) < 2_000_000
 
 
