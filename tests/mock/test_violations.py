@@ -2,12 +2,13 @@
 
 import itertools
 import json
+from functools import cache
 from typing import Any
 
 import pytest
 
 from tests.table import table
-from welldone.mock.reference.server import ReferenceServer
+from welldone.mock.reference.server import MockHandler, ReferenceServer
 from welldone.mock.script import MockReply
 from welldone.mock.server import MockHttpRequest
 from welldone.mock.violations import violating_handler
@@ -36,9 +37,12 @@ CHAT_PATH = "/v1/chat/completions"
 
 
 def _answer(rule: str, body: str, *, method: str = "POST", path: str = CHAT_PATH) -> MockReply:
-    return violating_handler(rule, ReferenceServer())(
-        MockHttpRequest(method, path, {"accept": "text/event-stream"}, body)
-    )
+    return _handler(rule)(MockHttpRequest(method, path, {"accept": "text/event-stream"}, body))
+
+
+@cache  # a new one judges all examples of the rule's page
+def _handler(rule: str) -> MockHandler:
+    return violating_handler(rule, ReferenceServer())
 
 
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.tier3)])
