@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from tests.server.running_server import (
     run_server,
 )
 from tests.support.faults import LINUX, children
-from tests.table import table
 from welldone.gateway.errors import ApiError
 from welldone.mock.script import MockChunk, MockReply
 from welldone.protocol.envelope import Endpoint, Envelope
@@ -49,12 +49,27 @@ def send_request(folder: Path, *posts: MockReply, request: dict[str, Any] = STRE
     return run(work())
 
 
-@pytest.mark.parametrize("request_body", [STREAM, CHAT], ids=["stream", "whole"])
-def test_a_response_is_valid(tmp_path: Path, request_body: dict[str, Any]) -> None:
-    response = send_request(tmp_path, WHOLE, request=request_body)
-    assert response.status == 200
-    assert response.findings() == []
-    assert b"Hello" in response.body
+def send_requests(
+    folder: Path,
+    exchanges: Sequence[tuple[MockReply, dict[str, Any]]],
+    **settings: Any,  # noqa: ANN401 - fields of ServeSettings
+) -> list[RecordedReply]:
+    """The responses to requests, of which each is one request to the engine, with this reply."""
+
+    async def work() -> list[RecordedReply]:
+        async with run_server(folder, *(reply for reply, _ in exchanges), **settings) as serving:
+            responses = [await serving.post(request) for _, request in exchanges]
+            assert len(await serving.engine_requests()) == len(exchanges)
+            return responses
+
+    return run(work())
+
+
+def test_a_response_is_valid(tmp_path: Path) -> None:
+    for response in send_requests(tmp_path, [(WHOLE, STREAM), (WHOLE, CHAT)]):
+        assert response.status == 200
+        assert response.findings() == []
+        assert b"Hello" in response.body
 
 
 TOO_LONG = {
@@ -62,30 +77,30 @@ TOO_LONG = {
 }
 
 
-@table("request_body", [STREAM, CHAT], ids=["stream", "whole"])
-@table(
-    ("reply", "status", "code"),
-    [
-        (json_error(400, TOO_LONG), 400, "context_length_exceeded"),
-        (json_error(400, {"error": {"message": "no such thing"}}), 400, "invalid_request"),
-        (json_error(422, {"detail": "no"}), 400, "invalid_request"),
-        (json_error(501, {"error": {"message": "cannot"}}), 400, "unsupported_by_model"),
-        (json_error(503, {"error": {"message": "Loading model"}}), 503, "model_loading"),
-        (json_error(500, {"error": {"message": "at /home/me/x.cpp 0x7fffdeadbeef"}}), 502, "engine_error"),
-        (json_error(401, {"error": {"message": "Invalid API Key"}}), 502, "engine_error"),
-        (json_error(500, ["what"]), 502, "engine_error"),
-        (MockReply((MockChunk("<html>"),), 500), 502, "engine_error"),
-        (MockReply((MockChunk("x"),), 302), 502, "engine_error"),
-    ],
-)
-def test_an_error_of_the_engine_gets_the_right_status(
-    tmp_path: Path, reply: MockReply, status: int, code: str, request_body: dict[str, Any]
-) -> None:
-    response = send_request(tmp_path, reply, request=request_body)
-    assert (response.status, response.error["code"]) == (status, code)
-    assert "/home" not in response.body.decode()
-    assert "0x7f" not in response.body.decode()
-    assert ("Retry-After: 1" in response.head) == (status == 503)
+ENGINE_ERRORS = [
+    (json_error(400, TOO_LONG), 400, "context_length_exceeded"),
+    (json_error(400, {"error": {"message": "no such thing"}}), 400, "invalid_request"),
+    (json_error(422, {"detail": "no"}), 400, "invalid_request"),
+    (json_error(501, {"error": {"message": "cannot"}}), 400, "unsupported_by_model"),
+    (json_error(503, {"error": {"message": "Loading model"}}), 503, "model_loading"),
+    (json_error(500, {"error": {"message": "at /home/me/x.cpp 0x7fffdeadbeef"}}), 502, "engine_error"),
+    (json_error(401, {"error": {"message": "Invalid API Key"}}), 502, "engine_error"),
+    (json_error(500, ["what"]), 502, "engine_error"),
+    (MockReply((MockChunk("<html>"),), 500), 502, "engine_error"),
+    (MockReply((MockChunk("x"),), 302), 502, "engine_error"),
+]
+"""Error responses of the engine, and status and error code for the client."""
+
+
+def test_an_error_of_the_engine_gets_the_right_status(tmp_path: Path) -> None:
+    exchanges = [(reply, request) for reply, _, _ in ENGINE_ERRORS for request in (STREAM, CHAT)]
+    responses = send_requests(tmp_path, exchanges)
+    expected = [(status, code) for _, status, code in ENGINE_ERRORS for _ in range(2)]
+    assert [(response.status, response.error["code"]) for response in responses] == expected
+    for response in responses:
+        assert "/home" not in response.body.decode()
+        assert "0x7f" not in response.body.decode()
+        assert ("Retry-After: 1" in response.head) == (response.status == 503)
 
 
 def test_the_error_for_a_long_prompt_has_both_numbers(tmp_path: Path) -> None:
@@ -94,24 +109,29 @@ def test_the_error_for_a_long_prompt_has_both_numbers(tmp_path: Path) -> None:
     assert "9 tokens" in message
 
 
-@table(
-    ("reply", "code"),
-    [
-        (MockReply((ROLE, HELLO), end="cut"), "engine_died"),
-        (MockReply((ROLE, HELLO)), "incomplete_stream"),
-        (MockReply((ROLE, MockChunk('data: {"error":{"message":"broken","code":500}}\n\n'))), "500"),
-        (MockReply((ROLE, MockChunk("data: " + "x" * 100 + "\n\n"))), "bad_upstream_stream"),
-        (MockReply((ROLE, HELLO, HIDDEN, LATE, DONE)), "bad_upstream_stream"),
-        (MockReply((ROLE, HELLO), end="hang"), "timeout"),
-    ],
-    ids=["cut", "without an end", "an error of its own", "garbage", "a chunk in a comment", "silence"],
-)
-def test_a_truncated_response_never_looks_complete(tmp_path: Path, reply: MockReply, code: str) -> None:
-    response = send_request(tmp_path, reply, idle_s=0.2, keep_alive_s=0.05)
-    assert response.findings() == []
-    assert response.error["code"] == code
-    assert response.body.endswith(b"data: [DONE]\n\n")
-    assert response.raw.endswith(b"0\r\n\r\n")
+TRUNCATED = {
+    "cut": (MockReply((ROLE, HELLO), end="cut"), "engine_died"),
+    "without an end": (MockReply((ROLE, HELLO)), "incomplete_stream"),
+    "an error of its own": (
+        MockReply((ROLE, MockChunk('data: {"error":{"message":"broken","code":500}}\n\n'))),
+        "500",
+    ),
+    "garbage": (MockReply((ROLE, MockChunk("data: " + "x" * 100 + "\n\n"))), "bad_upstream_stream"),
+    "a chunk in a comment": (MockReply((ROLE, HELLO, HIDDEN, LATE, DONE)), "bad_upstream_stream"),
+    "silence": (MockReply((ROLE, HELLO), end="hang"), "timeout"),
+}
+"""Streams that break off, and the error code for the client."""
+
+
+def test_a_truncated_response_never_looks_complete(tmp_path: Path) -> None:
+    exchanges = [(reply, STREAM) for reply, _ in TRUNCATED.values()]
+    responses = send_requests(tmp_path, exchanges, idle_s=0.2, keep_alive_s=0.05)
+    codes = {name: response.error["code"] for name, response in zip(TRUNCATED, responses, strict=True)}
+    assert codes == {name: code for name, (_, code) in TRUNCATED.items()}
+    for response in responses:
+        assert response.findings() == []
+        assert response.body.endswith(b"data: [DONE]\n\n")
+        assert response.raw.endswith(b"0\r\n\r\n")
 
 
 @pytest.mark.parametrize(
@@ -154,11 +174,11 @@ def test_an_active_stream_needs_no_keep_alives(tmp_path: Path) -> None:
     assert response.body.count(b"Hello") == 30
 
 
-@pytest.mark.parametrize("request_body", [STREAM, CHAT], ids=["stream", "whole"])
-def test_a_body_that_stays_open_is_closed(tmp_path: Path, request_body: dict[str, Any]) -> None:
-    response = send_request(tmp_path, MockReply((ROLE, HELLO, STOP, USAGE, DONE), end="hang"), request=request_body)
-    assert response.status == 200
-    assert response.findings() == []
+def test_a_body_that_stays_open_is_closed(tmp_path: Path) -> None:
+    hanging = MockReply((ROLE, HELLO, STOP, USAGE, DONE), end="hang")
+    for response in send_requests(tmp_path, [(hanging, STREAM), (hanging, CHAT)]):
+        assert response.status == 200
+        assert response.findings() == []
 
 
 def test_open_bodies_do_not_delay_the_next_choice(tmp_path: Path) -> None:
@@ -221,25 +241,24 @@ def test_a_failed_part_ends_the_response(tmp_path: Path) -> None:
     assert sorted(one["end"] for one in seen) == ["cut", "left"]
 
 
-@table("request_body", [STREAM, CHAT], ids=["stream", "whole"])
-@table("reply", [MockReply((), end="hang"), MockReply((ROLE, HELLO), end="hang")], ids=["before", "midway"])
-def test_a_disconnected_client_cancels_the_engine_request(
-    tmp_path: Path, reply: MockReply, request_body: dict[str, Any]
-) -> None:
+def test_a_disconnected_client_cancels_the_engine_request(tmp_path: Path) -> None:
+    before, midway = MockReply((), end="hang"), MockReply((ROLE, HELLO), end="hang")
+
     async def work() -> None:
-        async with run_server(tmp_path, reply) as serving:
-            _, writer = await serving.send(request_body)
-            while not await serving.engine_requests():
-                pass
-            writer.transport.abort()
-            while (await serving.engine_requests())[0]["end"] != "left":
-                pass
+        async with run_server(tmp_path, before, before, midway) as serving:
+            for count, request in enumerate((STREAM, CHAT, STREAM, CHAT), start=1):
+                _, writer = await serving.send(request)
+                while len(await serving.engine_requests()) < count:
+                    pass
+                writer.transport.abort()
+                while (await serving.engine_requests())[-1]["end"] != "left":
+                    pass
 
     run(work())
 
 
 def test_a_client_that_does_not_read_is_disconnected(tmp_path: Path) -> None:
-    flood = MockReply((ROLE, *[MockChunk(HELLO.text.replace("Hello", "x" * 100_000))] * 400, STOP, DONE))
+    flood = MockReply((ROLE, *[MockChunk(HELLO.text.replace("Hello", "x" * 100_000))] * 200, STOP, DONE))
 
     async def work() -> None:
         async with run_server(tmp_path, flood, write_s=0.2) as serving:
@@ -253,7 +272,7 @@ def test_a_client_that_does_not_read_is_disconnected(tmp_path: Path) -> None:
 
 
 def test_a_slow_client_gets_the_whole_stream(tmp_path: Path) -> None:
-    flood = MockReply((ROLE, *[MockChunk(HELLO.text.replace("Hello", "x" * 100_000))] * 100, STOP, DONE))
+    flood = MockReply((ROLE, *[MockChunk(HELLO.text.replace("Hello", "x" * 100_000))] * 50, STOP, DONE))
 
     async def work() -> bytes:
         async with run_server(tmp_path, flood) as serving:
@@ -269,7 +288,7 @@ def test_a_slow_client_gets_the_whole_stream(tmp_path: Path) -> None:
 
     response = RecordedReply(run(work()), STREAM)
     assert response.findings() == []
-    assert response.body.count(b"x" * 100_000) == 100
+    assert response.body.count(b"x" * 100_000) == 50
 
 
 def test_running_responses_end_with_an_error_at_shutdown(tmp_path: Path) -> None:
@@ -307,13 +326,12 @@ def test_a_full_queue_returns_429_with_retry_after(tmp_path: Path) -> None:
     assert response.findings() == []
 
 
-@pytest.mark.parametrize("request_body", [STREAM, CHAT], ids=["stream", "whole"])
-def test_the_idle_timeout_applies_after_the_first_content(tmp_path: Path, request_body: dict[str, Any]) -> None:
+def test_the_idle_timeout_applies_after_the_first_content(tmp_path: Path) -> None:
     hanging = MockReply((ROLE, HELLO), end="hang")
-    response = send_request(
-        tmp_path, hanging, request=request_body, idle_s=0.2, first_byte_s=3600.0, keep_alive_s=3600.0
-    )
-    assert response.error["code"] == "timeout"
+    for response in send_requests(
+        tmp_path, [(hanging, STREAM), (hanging, CHAT)], idle_s=0.2, first_byte_s=3600.0, keep_alive_s=3600.0
+    ):
+        assert response.error["code"] == "timeout"
 
 
 def test_the_choices_of_a_request_do_not_wait_for_each_other(tmp_path: Path) -> None:
