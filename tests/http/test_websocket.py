@@ -1,6 +1,7 @@
 """WebSockets on the HTTP server: handshake, frames, limits and the end of a connection."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -231,13 +232,15 @@ def test_a_client_that_reads_nothing_gets_no_endless_pongs() -> None:
     async def work() -> None:
         async with echoing() as (handler, client, _):
             client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            transport = handler.sockets[0].connection.transport
+            for side, option in ((client.writer, socket.SO_RCVBUF), (transport, socket.SO_SNDBUF)):
+                side.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, 2**16)
             ping = frame(PING, b"p" * 125) * 400
             sent = 0
-            while sent < 24 * 2**20:  # more than the kernel buffers of both sides
+            while sent < 4 * 2**20:  # more than the limit and the kernel buffers of both sides
                 client.send(ping)
                 sent += len(ping)
                 await client.writer.drain()
-            transport = handler.sockets[0].connection.transport
             assert transport.get_write_buffer_size() < 2**20
 
     run(work())
