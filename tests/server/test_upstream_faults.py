@@ -184,7 +184,7 @@ def test_a_disconnected_client_ends_an_endless_stream(tmp_path: Path, request_bo
             reader, writer = await serving.send(request_body)
             await upstream.wait_until(lambda: serving.post_counts == [1])
             if request_body is STREAM:
-                assert (await reader.readexactly(2**20)).count(b"Hello") > 1000
+                assert (await reader.readexactly(2**18)).count(b"Hello") > 1000
             writer.transport.abort()
             await _until_left(upstream)
 
@@ -220,8 +220,8 @@ ENDLESS = {
 def test_an_endless_stream_is_limited_for_a_whole_reply(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(response_task, "_BUFFERED_LIMIT_BYTES", 2**20)
-    monkeypatch.setattr(attempt, "STEPWISE_LIMIT_BYTES", 2**20)
+    monkeypatch.setattr(response_task, "_BUFFERED_LIMIT_BYTES", 2**18)
+    monkeypatch.setattr(attempt, "STEPWISE_LIMIT_BYTES", 2**18)
     reply, code = ENDLESS[name]
 
     async def work() -> None:
@@ -384,14 +384,14 @@ def test_a_recorded_reply_keeps_its_content(running_gateway: PersistentGateway, 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
 def test_a_long_response_is_complete(tmp_path: Path, path: str) -> None:
     role, text, *end = HELLO_REPLY.pieces
-    long = MockReply((role, msgspec.structs.replace(text, times=3_000), *end))
-    body = {"model": CHAT["model"], "input": "hi"} if path == "/v1/responses" else {**CHAT, "max_tokens": 9_000}
+    long = MockReply((role, msgspec.structs.replace(text, times=1_000), *end))
+    body = {"model": CHAT["model"], "input": "hi"} if path == "/v1/responses" else {**CHAT, "max_tokens": 3_000}
 
     async def work() -> None:
         async with gateway(tmp_path, [long]) as serving:
             whole, stream = [await serving.post({**body, "stream": stream}, path=path) for stream in (False, True)]
             assert (whole.status, stream.status) == (200, 200)
             spoken = json.loads(text.text.removeprefix("data: "))["choices"][0]["delta"]["content"]
-            assert spoken * 3_000 in whole.body.decode()
+            assert spoken * 1_000 in whole.body.decode()
 
     run(work())
