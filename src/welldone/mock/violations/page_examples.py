@@ -90,13 +90,14 @@ class PageExampleServer:
         return next(self._matching_examples(trace), None)
 
     def _matching_examples(self, correct: Trace) -> Iterator[Trace]:
+        shape = _reply_shape(correct)
         for example, page_rules in self._examples:
             has_chunks = example.endpoint in _ENVELOPES
             variants = (example, *([_with_usage_chunk(example)] if has_chunks else []))
             for variant in variants if example.endpoint == correct.endpoint else ():
                 trace = msgspec.structs.replace(variant, request=correct.request, path=correct.path)
                 # An overload error can replace any reply.
-                is_match = trace.status in _OVERLOAD_STATUSES or _reply_shape(trace) == _reply_shape(correct)
+                is_match = trace.status in _OVERLOAD_STATUSES or _reply_shape(trace) == shape
                 violated = judge(trace).counts.keys() if is_match else set()
                 if self._rule in violated and violated <= page_rules:
                     yield trace
