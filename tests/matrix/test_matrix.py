@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.matrix.build import HEAD
 from tests.matrix.cases import CASES, EXPECTED, HEADS, OURS, request
 from tests.matrix.expected_rules import EXPECTED_RULES, LEGAL
@@ -57,10 +59,11 @@ def test_a_repaired_stream_has_one_envelope_from_the_server_if_it_sent_one(name:
     assert bool(chunks) == bool(EXPECTED[name]["choices"])
 
 
+@pytest.mark.parametrize("size", [3, pytest.param(1, marks=pytest.mark.tier3)])
 @table("name", CASES)
-def test_chunk_boundaries_do_not_matter(name: str) -> None:
+def test_chunk_boundaries_do_not_matter(name: str, size: int) -> None:
     body = CASES[name]
-    assert fix(name, [body[at : at + 1] for at in range(len(body))]) == fix(name, [body])
+    assert fix(name, [body[at : at + size] for at in range(0, len(body), size)]) == fix(name, [body])
 
 
 @table("name", CASES)
