@@ -233,8 +233,9 @@ def test_a_client_that_reads_nothing_gets_no_endless_pongs() -> None:
         async with echoing() as (handler, client, _):
             client.reader._transport.pause_reading()  # type: ignore[attr-defined]
             transport = handler.sockets[0].connection.transport
-            for side, option in ((client.writer, socket.SO_RCVBUF), (transport, socket.SO_SNDBUF)):
-                side.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, 2**16)
+            for side in (client.writer, transport):
+                for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+                    side.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, 2**16)
             ping = frame(PING, b"p" * 125) * 400
             sent = 0
             while sent < 4 * 2**20:  # more than the limit and the kernel buffers of both sides
