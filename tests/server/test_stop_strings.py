@@ -1,18 +1,17 @@
 """Stop strings of a local model: matched across tokens, then the engine request is closed."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from tests.http.aio import run
 from tests.server.running_server import CHAT, DONE, ROLE, RecordedReply, RunningServer, run_server
 from welldone.mock.script import MockChunk, MockReply
 
 COUNTED: dict[str, Any] = {**CHAT, "stream": True, "stream_options": {"include_usage": True}}
-BOTH = pytest.mark.parametrize("request_body", [COUNTED, CHAT], ids=["stream", "whole"])
 ENVELOPE = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "scripted"}
 
 
@@ -54,12 +53,24 @@ async def ended(serving: RunningServer) -> list[dict[str, Any]]:
     return seen
 
 
-def send(folder: Path, *posts: MockReply, **request: Any) -> tuple[RecordedReply, list[dict[str, Any]]]:  # noqa: ANN401 - fields of a request
-    async def work() -> tuple[RecordedReply, list[dict[str, Any]]]:
-        async with run_server(folder, *posts) as serving:
+def send(
+    folder: Path,
+    *posts: MockReply,
+    bodies: Sequence[dict[str, Any]] = (COUNTED, CHAT),
+    **request: Any,  # noqa: ANN401 - fields of a request
+) -> list[tuple[RecordedReply, list[dict[str, Any]]]]:
+    """Return the response to each body with these fields, and its requests to the engine, which get these replies."""
+
+    async def work() -> list[tuple[RecordedReply, list[dict[str, Any]]]]:
+        async with run_server(folder, *posts * len(bodies)) as serving:
             as_llama(serving)
-            response = await serving.post(request)
-            return response, await ended(serving)
+            exchanges, count = [], 0
+            for body in bodies:
+                response = await serving.post(body | request)
+                seen = await ended(serving)
+                exchanges.append((response, seen[count:]))
+                count = len(seen)
+            return exchanges
 
     return run(work())
 
@@ -82,47 +93,42 @@ def read(response: RecordedReply) -> tuple[list[str], list[str | None], dict[str
     return [texts[index] for index in sorted(texts)], [reasons[index] for index in sorted(reasons)], chunks[-1]["usage"]
 
 
-@BOTH
-def test_a_stop_string_ends_the_engine_request_and_completes_the_response(
-    tmp_path: Path, request_body: dict[str, Any]
-) -> None:
+def test_a_stop_string_ends_the_engine_request_and_completes_the_response(tmp_path: Path) -> None:
     endless = MockReply((*tokens("a", " fi", "ve", " b"), token(5, " more")), end="endless")
-    response, seen = send(tmp_path, endless, **request_body, stop=["never", "five"])
-    assert response.findings() == []
-    usage = {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6, **NO_REASONING}
-    assert read(response) == (["a "], ["stop"], {**usage, "prompt_tokens_details": {"cached_tokens": 2}})
-    assert [one["end"] for one in seen] == ["left"]
-    body = json.loads(seen[0]["body"])
-    assert "stop" not in body
-    assert body["timings_per_token"] is True
+    for response, seen in send(tmp_path, endless, stop=["never", "five"]):
+        assert response.findings() == []
+        usage = {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6, **NO_REASONING}
+        assert read(response) == (["a "], ["stop"], {**usage, "prompt_tokens_details": {"cached_tokens": 2}})
+        assert [one["end"] for one in seen] == ["left"]
+        body = json.loads(seen[0]["body"])
+        assert "stop" not in body
+        assert body["timings_per_token"] is True
 
 
-@BOTH
-def test_a_partial_stop_string_is_sent_as_text(tmp_path: Path, request_body: dict[str, Any]) -> None:
+def test_a_partial_stop_string_is_sent_as_text(tmp_path: Path) -> None:
     whole = MockReply((*tokens("a", " fi", "ne", " fi"), LENGTH, USAGE, DONE))
-    response, seen = send(tmp_path, whole, **request_body, stop="five")
-    assert response.findings() == []
-    usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7, **NO_REASONING}
-    assert read(response) == (["a fine fi"], ["length"], usage)
-    assert [one["end"] for one in seen] == ["whole"]
-    assert response.body.count(b'"timings"') <= 1
+    for response, seen in send(tmp_path, whole, stop="five"):
+        assert response.findings() == []
+        usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7, **NO_REASONING}
+        assert read(response) == (["a fine fi"], ["length"], usage)
+        assert [one["end"] for one in seen] == ["whole"]
+        assert response.body.count(b'"timings"') <= 1
 
 
-@BOTH
-def test_each_choice_ends_at_its_own_stop_string(tmp_path: Path, request_body: dict[str, Any]) -> None:
+def test_each_choice_ends_at_its_own_stop_string(tmp_path: Path) -> None:
     cut = MockReply(tokens("x", "five"), end="hang")
     whole = MockReply((*tokens("y", " f"), LENGTH, USAGE, DONE))
-    response, seen = send(tmp_path, cut, whole, **request_body, stop="five", n=2)
-    assert response.findings() == []
-    texts, reasons, usage = read(response)
-    assert sorted(zip(texts, reasons, strict=True), key=str) == [("x", "stop"), ("y f", "length")]
-    assert usage is not None
-    assert usage["completion_tokens"] == 6
-    assert sorted(one["end"] for one in seen) == ["left", "whole"]
+    for response, seen in send(tmp_path, cut, whole, stop="five", n=2):
+        assert response.findings() == []
+        texts, reasons, usage = read(response)
+        assert sorted(zip(texts, reasons, strict=True), key=str) == [("x", "stop"), ("y f", "length")]
+        assert usage is not None
+        assert usage["completion_tokens"] == 6
+        assert sorted(one["end"] for one in seen) == ["left", "whole"]
 
 
 def test_held_back_text_is_sent_before_an_error(tmp_path: Path) -> None:
-    response, _ = send(tmp_path, MockReply(tokens("a", " fi"), end="cut"), **COUNTED, stop="five")
+    ((response, _),) = send(tmp_path, MockReply(tokens("a", " fi"), end="cut"), bodies=[COUNTED], stop="five")
     assert response.findings() == []
     assert b'"a"' in response.body
     assert b'" fi"' in response.body
