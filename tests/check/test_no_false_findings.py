@@ -21,7 +21,7 @@ from tests.check.serving import (
     serving,
 )
 from tests.http.aio import run
-from tests.recorded.traces import RECORDED, recorded_traces
+from tests.recorded.traces import RECORDED, RecordedTrace, recorded_traces
 from tests.rules.pages import PAGES, read_page
 from tests.table import table
 from welldone.check.applicability import applicable_rules
@@ -80,18 +80,24 @@ SESSION_RULES = {REFUSED_4XX_RULE, KEEPALIVE_RULE}
 """Rules that the session judges itself: the class of the status, and silence."""
 
 
-@table("reply", RECORDINGS, ids=lambda reply: reply.name)
-def test_check_and_lint_find_the_same_rules_in_a_recorded_reply(reply: Any) -> None:  # noqa: ANN401
-    record = json.loads((RECORDED / f"{reply.name}.json").read_text("utf-8"))
-    path = "/completions" if reply.trace.endpoint == "completions" else "/chat/completions"
+def test_check_and_lint_find_the_same_rules_in_a_recorded_reply() -> None:
+    def handler(http_request: MockHttpRequest) -> MockReply:
+        record = json.loads((RECORDED / f"{replies[-1].name}.json").read_text("utf-8"))
+        return reply_from_trace(record, replies[-1].trace.body)
 
-    async def work() -> Session:
-        async with serving(lambda _: reply_from_trace(record, reply.trace.body), speed=0) as url:
-            session = make_session("text", url)
-            await session.post(path, b"?" if reply.trace.request is None else reply.trace.request)
-            return session
+    async def broken_by_name() -> dict[str, set[str]]:
+        broken = {}
+        async with serving(handler, speed=0) as url:
+            for reply in RECORDINGS:
+                replies.append(reply)
+                path = "/completions" if reply.trace.endpoint == "completions" else "/chat/completions"
+                session = make_session("text", url)
+                await session.post(path, b"?" if reply.trace.request is None else reply.trace.request)
+                broken[reply.name] = broken_rules(session) - SESSION_RULES
+        return broken
 
-    assert broken_rules(run(work())) - SESSION_RULES == judge(reply.trace).counts.keys()
+    replies: list[RecordedTrace] = []
+    assert run(broken_by_name()) == {reply.name: set(judge(reply.trace).counts) for reply in RECORDINGS}
 
 
 EXAMPLES = [example for page in sorted(PAGES.glob("*-*.md")) for example in read_page(page)]

@@ -406,8 +406,7 @@ def test_unusual_texts_do_not_make_a_probe_fail(text: str) -> None:
                         holder[name] = text
         return data
 
-    for name in NAMES:
-        _probe(name, rewriting_reply(ReferenceServer().answer, change))
+    run(_run_probes(rewriting_reply(ReferenceServer().answer, change), NAMES))
 
 
 def test_refusing_n_is_unsupported_and_breaks_no_rule() -> None:
@@ -449,7 +448,7 @@ def test_an_answer_beyond_its_limit_is_aborted() -> None:
     assert [reply.recording.is_aborted for reply in session.replies] == [False, True]
 
 
-HEAVY = {"endless", "gzip-bomb", "long-line"}
+HEAVY = {"endless", "gzip-bomb", "long-line", "slow"}
 """Faults that take long to judge: they run with two probes only."""
 
 
