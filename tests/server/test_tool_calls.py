@@ -151,23 +151,24 @@ def test_custom_tool_calls_of_responses_are_translated_both_ways(tmp_path: Path,
     run(work())
 
 
-@table(
-    ("path", "request_body", "param"),
-    [
-        ("/v1/chat/completions", {**CHAT, "tools": [TOOL]}, "tools[0].type"),
-        ("/v1/chat/completions", {"model": "m", "messages": REQUEST["messages"]}, "messages[1].tool_calls[0].type"),
-        ("/v1/chat/completions", {**CHAT, "tool_choice": {"type": "custom", "custom": {}}}, "tool_choice.type"),
-        ("/v1/responses", {"model": "m", "input": "a", "tools": RESPONSES["tools"]}, "tools[0].type"),
-        ("/v1/responses", {"model": "m", "input": RESPONSES["input"]}, "input[1].type"),
-    ],
-)
-def test_a_local_model_rejects_custom_tools(tmp_path: Path, path: str, request_body: Json, param: str) -> None:
+CUSTOM_REQUESTS: list[tuple[str, Json, str]] = [
+    ("/v1/chat/completions", {**CHAT, "tools": [TOOL]}, "tools[0].type"),
+    ("/v1/chat/completions", {"model": "m", "messages": REQUEST["messages"]}, "messages[1].tool_calls[0].type"),
+    ("/v1/chat/completions", {**CHAT, "tool_choice": {"type": "custom", "custom": {}}}, "tool_choice.type"),
+    ("/v1/responses", {"model": "m", "input": "a", "tools": RESPONSES["tools"]}, "tools[0].type"),
+    ("/v1/responses", {"model": "m", "input": RESPONSES["input"]}, "input[1].type"),
+]
+"""Requests with custom tools, and the parameter that the error names."""
+
+
+def test_a_local_model_rejects_custom_tools(tmp_path: Path) -> None:
     async def work() -> None:
         async with run_server(tmp_path) as serving:
-            received = await serving.post(request_body, path)
-            assert (received.status, received.error["param"]) == (400, param)
-            assert "'custom'" in received.error["message"]
-            assert "function" in received.error["message"]
+            for path, request_body, param in CUSTOM_REQUESTS:
+                received = await serving.post(request_body, path)
+                assert (received.status, received.error["param"]) == (400, param)
+                assert "'custom'" in received.error["message"]
+                assert "function" in received.error["message"]
 
     run(work())
 
