@@ -406,7 +406,12 @@ def test_unusual_texts_do_not_make_a_probe_fail(text: str) -> None:
                         holder[name] = text
         return data
 
-    run(_run_probes(rewriting_reply(ReferenceServer().answer, change), NAMES))
+    async def work() -> None:
+        async with serving(rewriting_reply(ReferenceServer().answer, change)) as url:
+            for name in NAMES:
+                await outcome(name, url)
+
+    run(work())
 
 
 def test_refusing_n_is_unsupported_and_breaks_no_rule() -> None:
