@@ -36,7 +36,7 @@ def _delayed(original: BenchRecord, seconds: float) -> BenchRecord:
 
 
 def _report(later_s: float = 0.0, seed: int = 1, **changes: object) -> BenchReport:
-    records = [_delayed(record(number, seed=seed), later_s) for number in range(100)]
+    records = [_delayed(record(number, seed=seed), later_s) for number in range(50)]
     return rich(**{"steps": (step("warmup", records[:3]), step("throughput", records)), **changes})
 
 
