@@ -23,6 +23,8 @@ TIERS = {"clients": 2, "deploy": 2, "web": 2, "faults": 3}
 """Tier of folders whose tests take minutes, or need Node, Chromium, root or packages beyond those of `make test`."""
 COVERED = ("protocol/", "rules/", "recorded/", "laws/test_real.py")
 """Tests that count for the coverage of the core. Others execute branches without asserting their result."""
+COMPARED = ("protocol/", "laws/", "recorded/", "matrix/", "server/test_gateway_laws", "server/test_stream_templates")
+"""Tests whose pipelines compare the fast path with the slow one, which costs twice the time."""
 ALONE = ("cluster", "vllm")
 """Folders with their own make targets, which run only if named on the command line."""
 LONGEST_FIRST = ("clients", "web", "faults", "live", "cli")
@@ -65,10 +67,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.tier = 1
 
 
-@pytest.fixture(scope="session", autouse=True)
-def compare_paths() -> None:
-    """Let each pipeline in the test process check that its fast path and its slow path agree."""
-    StreamPipeline.COMPARES_PATHS = True
+@pytest.fixture(scope="module", autouse=True)
+def compare_paths(request: pytest.FixtureRequest) -> None:
+    """Let the pipelines of the tests that are about streams check that fast path and slow path agree."""
+    StreamPipeline.COMPARES_PATHS = request.path.relative_to(ROOT).as_posix().startswith(COMPARED)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
