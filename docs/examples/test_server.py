@@ -1,4 +1,4 @@
-"""Test a server with welldone: start it and check its streams. `pip install welldone` installs the pytest fixture.
+"""Test a server with welldone: start it and check its streams. The package brings the pytest fixture.
 
 This example starts `welldone mock`, which answers without a model. Replace it by your server.
 """

@@ -18,6 +18,7 @@ from tests.support.server import Running
 from tests.table import table
 from welldone.bench import words
 from welldone.bench.tokens import ESTIMATED_COUNTER, BenchTokenCounter, WordCounter, find_token_counter, why_no_counter
+from welldone.config.installation import install_advice
 from welldone.engines.models import gguf
 
 Json = dict[str, Any]
@@ -132,7 +133,7 @@ def test_without_the_library_the_message_names_the_extra(tokenizer: Path) -> Non
     )
     done = subprocess.run([sys.executable, "-c", code, tokenizer], capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == (
-        "a tokenizer needs the package tokenizers: pip install 'welldone[bench]'\n",
+        f"a tokenizer needs the package tokenizers: {install_advice('bench')}\n",
         "",
     )
 

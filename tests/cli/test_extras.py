@@ -11,6 +11,7 @@ import pytest
 import welldone
 from tests.cli.run import CommandResult, run_program
 from welldone.cli.main import COMMANDS, missing_dependency
+from welldone.config.installation import install_advice
 
 Start = Callable[..., CommandResult]
 
@@ -57,8 +58,7 @@ def test_a_server_is_asked_without_an_extra(bare: Start) -> None:
 def test_a_command_without_its_packages_reports_how_to_install_them(command: str, bare: Start) -> None:
     ran = bare(command)
     assert (ran.code, ran.notes.count("\n")) == (2, 1)
-    assert f"pip install 'welldone[{command}]'" in ran.notes
-    assert f"pip install '.[{command}]'" in ran.notes
+    assert install_advice(command) in ran.notes
 
 
 def test_a_usage_error_is_reported_before_a_missing_package(bare: Start) -> None:

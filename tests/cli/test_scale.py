@@ -15,6 +15,7 @@ import welldone.cluster
 from tests.cli.run import run_python
 from welldone.cli import scale
 from welldone.cli.main import run
+from welldone.config.installation import install_advice
 from welldone.config.server import Config
 
 ABSENT = """
@@ -143,7 +144,7 @@ def test_help_needs_no_ray(tmp_path: Path) -> None:
 def test_without_ray_the_message_tells_how_to_install_it(tmp_path: Path) -> None:
     ran = run_python(ABSENT, "scale", "--status", cwd=tmp_path)
     assert (ran.code, ran.notes.count("\n")) == (2, 1)
-    assert "pip install 'welldone[ray]'" in ran.notes
+    assert install_advice("ray") in ran.notes
 
 
 def test_a_usage_error_is_reported_before_the_missing_package(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.engines import files
 from tests.engines.fake_hub import DATA, TOKEN, WITHOUT_LIBRARY, FakeHub, fake_hub
+from welldone.config.installation import install_advice
 from welldone.engines.models.store import read_origin
 
 pytest.importorskip("huggingface_hub")
@@ -120,7 +121,7 @@ def test_without_the_library_a_url_of_the_hub_is_a_url_like_any_other(hub: FakeH
 def test_without_the_library_the_error_names_the_extra(hub: FakeHub) -> None:
     output = hub.pull_alone("hf:owner/repo/a.gguf", WITHOUT_LIBRARY)
     assert output.startswith("mistake: ")
-    assert "pip install 'welldone[hub]'" in output
+    assert install_advice("hub") in output
 
 
 SMALL, LARGE = files.model(100), files.model(300)

@@ -16,6 +16,7 @@ from tests.support.raw import CHAT, fetch
 from tests.support.server import KEY, LIMIT_S, Lines, serving
 from welldone.cli.main import run
 from welldone.config.builtin_model import DEFAULT_MODEL
+from welldone.config.installation import install_advice
 
 pytestmark = pytest.mark.tier3
 
@@ -176,7 +177,11 @@ LOADER_ERROR = "libgomp.so.1: cannot open shared object file: No such file or di
         ),
         ("ImportError('/opt/lib/x.so: undefined symbol: f')", ["(x.so: undefined symbol: f)", "pip install"], "/opt"),
         ("ModuleNotFoundError('No module named numpy', name='numpy')", ["numpy", "pip install"], "not installed"),
-        ("ModuleNotFoundError(name='xllamacpp')", ["llama.cpp is not installed: pip install xllamacpp"], "missing"),
+        (
+            "ModuleNotFoundError(name='xllamacpp')",
+            [f"llama.cpp is not installed: {install_advice('serve')}"],
+            "missing",
+        ),
     ],
     ids=["no libgomp", "another library", "another module", "not installed"],
 )

@@ -8,6 +8,7 @@ import pytest
 
 from tests.config.public_settings import public_config
 from tests.table import table
+from welldone.config.installation import install_advice
 from welldone.config.server import Config
 from welldone.config.settings import RawSetting, SettingsError
 from welldone.server.config import invalid_store_url_reason, read_config
@@ -75,7 +76,7 @@ def test_without_the_package_the_error_says_how_to_install_it() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
     assert ended.returncode == 2
-    assert ended.stderr == "--limits-store needs the package redis: pip install 'welldone[redis]'\n"
+    assert ended.stderr == f"--limits-store needs the package redis: {install_advice('redis')}\n"
 
 
 def test_a_store_requires_keys_unless_no_api_key_is_set(tmp_path: Path) -> None:

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.table import table
+from welldone.config.installation import install_advice
 from welldone.config.server import Config
 from welldone.config.settings import RawSetting, SettingsError
 from welldone.server.config import read_config
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
 TRACES_ENDPOINT = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://collector/v1/traces"}
-MISSING = "OpenTelemetry is not installed: pip install 'welldone[otel]'"
+MISSING = f"OpenTelemetry is not installed: {install_advice('otel')}"
 
 
 def read(folder: Path, setting: str | None, environment: dict[str, str]) -> Config:

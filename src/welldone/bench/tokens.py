@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from welldone.bench.words import ALL_WORDS
+from welldone.config.installation import install_advice
 from welldone.engines.models.gguf import GgufError, read_values
 
 SERVER = "server"
@@ -79,7 +80,7 @@ def _file_counter(path: Path, name: str) -> BenchTokenCounter:
     try:
         from welldone.bench import tokenizer  # its library is an extra
     except ModuleNotFoundError as error:
-        raise ValueError(f"a tokenizer needs the package {error.name}: pip install 'welldone[bench]'") from None
+        raise ValueError(f"a tokenizer needs the package {error.name}: {install_advice('bench')}") from None
     return tokenizer.from_gguf(path) if path.suffix == ".gguf" else tokenizer.from_json(file, name)
 
 

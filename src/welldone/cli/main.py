@@ -7,6 +7,7 @@ import textwrap
 from welldone import __version__
 from welldone.cli import ui
 from welldone.cli.ui import ExitCode, UsageError
+from welldone.config.installation import install_advice
 from welldone.config.settings import did_you_mean
 
 _SIGNAL_EXIT_BASE = 128  # shells report 128 + the number of the signal that ended a process
@@ -88,10 +89,7 @@ def missing_dependency(command: str, module: str, platform: str = sys.platform) 
     if platform == "win32":
         return f"welldone {command} needs Linux or macOS; on Windows it runs in WSL"
     extra = {"bench": "bench", "scale": "ray", "keys": "redis"}.get(command, "serve")
-    return (
-        f"welldone {command} needs {module}: pip install 'welldone[{extra}]', or in a clone of the project "
-        f"pip install '.[{extra}]'"
-    )
+    return f"welldone {command} needs {module}: {install_advice(extra)}"
 
 
 def _usage() -> str:

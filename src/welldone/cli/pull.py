@@ -3,7 +3,7 @@
 Download a model into the models folder and verify its hash. Interrupted downloads from https and hf are
 resumed; that of the built-in model starts again.
 The folder is WELLDONE_HOME/models, else welldone/models in the user's cache folder.
-Models on the Hugging Face hub need the extra: pip install 'welldone[hub]'. Set HF_TOKEN for private and gated ones.
+Models on the Hugging Face hub need the extra hub. Set HF_TOKEN for private and gated ones.
 Without a quantisation it lists those of the repository, and on a terminal asks for one. All files of a split
 model are downloaded. With the extra, https URLs of the hub are downloaded like hf sources.
 

@@ -13,6 +13,7 @@ import time
 
 import msgspec
 
+from welldone.config.installation import install_advice
 from welldone.config.model import ModelSettings
 from welldone.engines.engine_config import (
     ENGINE_CONFIG_LIMIT_BYTES,
@@ -175,7 +176,7 @@ def load_model(config: EngineConfig) -> "tuple[xllamacpp.Server | None, EngineRe
 def explain_import_error(error: ImportError) -> str:
     """Describe why xllamacpp cannot be imported, and what to do about it."""
     if isinstance(error, ModuleNotFoundError) and error.name == "xllamacpp":
-        return "llama.cpp is not installed: pip install xllamacpp"
+        return f"llama.cpp is not installed: {install_advice('serve')}"
     text = _FOLDER_PATH.sub("", str(error))  # clients may see the message: no paths
     for library, commands in SYSTEM_PACKAGES.items():
         if library in text:

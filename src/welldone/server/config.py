@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from welldone.config import builtin_model
+from welldone.config.installation import install_advice
 from welldone.config.model import LLAMA_SLOTS, ModelSettings
 from welldone.config.server import CONFIG_FILE_NAME, Config, KeySettings, LimitsSettings, ServeSettings
 from welldone.config.settings import (
@@ -59,7 +60,7 @@ def read_limits(sources: Sequence[SettingSource], environment: Mapping[str, str]
         if reason := invalid_store_url_reason(limits.store):
             raise SettingsError(f"{origin} {reason}")
         if importlib.util.find_spec("redis") is None:
-            raise SettingsError(f"{origin} needs the package redis: pip install 'welldone[redis]'")
+            raise SettingsError(f"{origin} needs the package redis: {install_advice('redis')}")
     return limits
 
 

@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from welldone.config.installation import install_advice
 from welldone.config.settings import SettingsError
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -38,7 +39,7 @@ def read_tracing(setting: str, environment: Mapping[str, str]) -> tuple[bool, li
 
 def _problem(given: Mapping[str, str], endpoint: str | None) -> str | None:
     if not _is_installed():
-        return "OpenTelemetry is not installed: pip install 'welldone[otel]'"
+        return f"OpenTelemetry is not installed: {install_advice('otel')}"
     if given.get(_EXPORTER, "otlp") != "otlp":
         return f"{_EXPORTER} should be otlp or none"
     protocol = next((name for name in _PROTOCOLS if name in given), None)

@@ -20,6 +20,7 @@ from typing import assert_never
 
 from welldone.config import builtin_model
 from welldone.config.builtin_model import DEFAULT_MODEL, BuiltinModel
+from welldone.config.installation import install_advice
 from welldone.config.model import ModelSettings
 from welldone.engines.models import install, repository
 from welldone.engines.models.download import Download, DownloadLimits, remove_resume_info
@@ -230,7 +231,7 @@ def importing_hub() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise install.user_error(
-            f"models from the Hugging Face Hub need the package {error.name}: pip install 'welldone[hub]'"
+            f"models from the Hugging Face Hub need the package {error.name}: {install_advice('hub')}"
         ) from None
 
 
