@@ -1,4 +1,4 @@
-"""The coding agent Codex: one turn, through its command line, without the web search of OpenAI's servers."""
+"""The coding agent Codex: one turn, through its command line."""
 
 import json
 import os
@@ -39,13 +39,14 @@ def run_turn(
 ) -> Turn:
     """Send a prompt to a server that speaks Responses, and return what Codex shows.
 
-    The server is a provider of its own, over HTTP or a WebSocket; or, with `is_default`, it stands for OpenAI's, and
-    Codex chooses how to connect.
+    The server is a provider of its own, over HTTP or a WebSocket, without the web search of OpenAI's servers; or, with
+    `is_default`, it stands for OpenAI's, and Codex chooses how to connect and which tools to offer.
     """
     fields = f'name="local",base_url="{base_url}",wire_api="responses",env_key="LOCAL_KEY"'
     provider = f"model_providers.local={{{fields},supports_websockets={str(uses_socket).lower()}}}"
-    settings = [f'openai_base_url="{base_url}"'] if is_default else [provider, 'model_provider="local"']
-    settings += ['web_search="disabled"', "analytics.enabled=false", "check_for_update_on_startup=false"]
+    own = [provider, 'model_provider="local"', 'web_search="disabled"']
+    settings = [f'openai_base_url="{base_url}"'] if is_default else own
+    settings += ["analytics.enabled=false", "check_for_update_on_startup=false"]
     words = [str(HOME / "node_modules/.bin/codex"), "exec", "--json", "--skip-git-repo-check"]
     words += ["--sandbox", "read-only", "--cd", str(folder), "--model", model]
     words += [word for setting in settings for word in ("--config", setting)]
