@@ -3,8 +3,8 @@
     python tools/release.py 0.3.0 --dry-run    # everything but the files in dist/ and the tag
     python tools/release.py 0.3.0
 
-Before it: set the version in src/welldone/__init__.py and in the names of images, give the changelog's section
-`Unreleased` the version and the date, run `make docs`, and commit. Nothing is uploaded or pushed.
+Before it: set the version in src/welldone/__init__.py and in the names of images and wheels, give the changelog's
+section `Unreleased` the version and the date, run `make docs`, and commit. Nothing is uploaded or pushed.
 """
 
 import argparse
@@ -27,8 +27,9 @@ ROOT = Path(__file__).parent.parent
 VERSION_FILE = ROOT / "src" / "welldone" / "__init__.py"
 CHANGELOG = ROOT / "CHANGELOG.md"
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
-_IMAGE = re.compile(r"\bwelldone(?:-ray)?:(\d+\.\d+\.\d+)\b")
-_IMAGE_FILES = ("README.md", "deploy/**/*", "docs/*.md")
+_FILE_NAME = re.compile(r"\bwelldone(?:-ray:|:|-)(\d+\.\d+\.\d+)\b")
+"""The name of an image or a wheel."""
+_FILES_WITH_NAMES = ("README.md", "deploy/**/*", "docs/*.md")
 REQUIRED_FILES = (
     "welldone/py.typed",
     "welldone/rules/pages/fin-always-sent.md",
@@ -95,10 +96,10 @@ def check_tree(version: str) -> str:
     own = re.search(r'__version__ = "([^"]+)"', VERSION_FILE.read_text("utf-8"))
     if own is None or own[1] != version:
         raise ReleaseError(f"{VERSION_FILE.relative_to(ROOT)} has the version {own[1] if own else 'unknown'}: set it")
-    for path in sorted({path for pattern in _IMAGE_FILES for path in ROOT.glob(pattern) if path.is_file()}):
-        for found in _IMAGE.findall(path.read_text("utf-8", "replace")):
+    for path in sorted({path for pattern in _FILES_WITH_NAMES for path in ROOT.glob(pattern) if path.is_file()}):
+        for found in _FILE_NAME.findall(path.read_text("utf-8", "replace")):
             if found != version:
-                raise ReleaseError(f"{path.relative_to(ROOT)} names an image of version {found}: set it to {version}")
+                raise ReleaseError(f"{path.relative_to(ROOT)} names a file of version {found}: set it to {version}")
     notes = changelog_section(CHANGELOG.read_text("utf-8"), version, today=datetime.now(UTC).date().isoformat())
     # The documents of this tree, not of an installed package.
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}

@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 VERSION = "9.8.7"
+NAMED_VERSION = r"\b(welldone(?:-ray:|:|-))\d+\.\d+\.\d+\b"
 LIMIT_S = 600.0
 """A release builds four packages and an environment."""
 GIT = ["git", "-c", "commit.gpgsign=false", "-c", "tag.gpgsign=false"]
@@ -54,8 +55,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy2(source, target, follow_symlinks=False)
     run("git", "init", "--quiet", cwd=clone)
     for path in (*(clone / "deploy").rglob("*"), *(clone / "docs").glob("*.md"), clone / "README.md"):
-        if path.is_file() and re.search(r"\bwelldone(-ray)?:\d+\.\d+\.\d+\b", path.read_text("utf-8")):
-            edit(path, r"\b(welldone(?:-ray)?):\d+\.\d+\.\d+\b", rf"\g<1>:{VERSION}")
+        if path.is_file() and re.search(NAMED_VERSION, path.read_text("utf-8")):
+            edit(path, NAMED_VERSION, rf"\g<1>{VERSION}")
     edit(clone / "src" / "welldone" / "__init__.py", r'__version__ = "[^"]+"', f'__version__ = "{VERSION}"')
     section = f"## {VERSION} - {datetime.now(UTC).date().isoformat()}\n\n### Added\n\n- All of it.\n\n"
     changelog = clone / "CHANGELOG.md"
@@ -97,6 +98,11 @@ def _forget_an_image(clone: Path) -> None:
     commit(clone)
 
 
+def _forget_a_wheel(clone: Path) -> None:
+    edit(clone / "docs" / "systemd.md", f"welldone-{VERSION}-py3", "welldone-9.8.6-py3")
+    commit(clone)
+
+
 def _forget_the_changelog(clone: Path) -> None:
     edit(clone / "CHANGELOG.md", f"## {VERSION} - .*", "## 9.8.6 - 2026-01-01")
     commit(clone)
@@ -125,7 +131,8 @@ def _forget_the_documents(clone: Path) -> None:
         (VERSION, _leave_dirty, "changes that are not committed:\n?? new.txt"),
         (VERSION, _tag, f"the newest tag is v{VERSION}: {VERSION} does not follow it"),
         (VERSION, _forget_the_version, "src/welldone/__init__.py has the version 9.8.6: set it"),
-        (VERSION, _forget_an_image, f"deploy/compose.yaml names an image of version 9.8.6: set it to {VERSION}"),
+        (VERSION, _forget_an_image, f"deploy/compose.yaml names a file of version 9.8.6: set it to {VERSION}"),
+        (VERSION, _forget_a_wheel, f"docs/systemd.md names a file of version 9.8.6: set it to {VERSION}"),
         (VERSION, _forget_the_changelog, "the newest section of the changelog is '9.8.6 - 2026-01-01': expected 9.8.7"),
         (VERSION, _leave_entries, "the changelog has unreleased entries"),
         (VERSION, _date_in_the_future, "dates 9.8.7 in the future"),
