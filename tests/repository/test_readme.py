@@ -1,17 +1,24 @@
-"""The commands in the README print the output shown there. `…` matches any lines, or at its end the rest of a line."""
+"""The examples in the README run. In the output of a command `…` matches any lines, or at its end the rest of one."""
 
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tools import server_page
+from tools.server_page import Checked
+from welldone.check.report import Report
 from welldone.cli.main import run
+from welldone.mock.background import BackgroundMock
 from welldone.protocol.catalog import RULES
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 EXAMPLES = re.findall(r"```console\n\$ welldone ([^\n]*)\n(.*?)```", README, re.DOTALL)
+LIBRARY_EXAMPLE, PYTEST_EXAMPLE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def test_the_readme_has_examples_of_lint_fix_and_rules() -> None:
@@ -37,6 +44,19 @@ def _pattern(line: str) -> str:
     return re.escape(line) + r"\n"
 
 
+def test_the_example_of_the_library_has_ten_lines_and_runs() -> None:
+    assert len(LIBRARY_EXAMPLE.splitlines()) <= 10
+    exec(compile(LIBRARY_EXAMPLE, "README.md", "exec"), {})
+
+
+def test_the_example_for_pytest_passes_on_a_right_server(
+    welldone_check: Callable[..., Report], welldone_mock: Callable[..., BackgroundMock]
+) -> None:
+    names: dict[str, Any] = {}
+    exec(PYTEST_EXAMPLE.replace("http://127.0.0.1:8000/v1", welldone_mock().url), names)
+    names["test_stream_conformance"](welldone_check)
+
+
 def test_every_file_linked_in_the_documents_exists() -> None:
     for document in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"):
         text = (ROOT / document).read_text("utf-8")
@@ -46,3 +66,18 @@ def test_every_file_linked_in_the_documents_exists() -> None:
 
 def test_the_readme_states_the_number_of_rules() -> None:
     assert f"{len(RULES)} documented" in README
+
+
+def test_the_readme_has_the_measured_numbers_of_broken_rules() -> None:
+    measured = {name: _chat_result(name) for name in ("welldone", "welldone-gateway", "xllamacpp", "litellm")}
+    own, behind, llama, litellm = (len(result.broken) for result in measured.values())
+    (version,) = {result.tool for result in measured.values()}
+    counts = f"{own} | {llama} | not measured | {litellm}, before llama.cpp"
+    assert f"| chat rules broken ([`check`](docs/servers.md) {version}) | {counts} |" in README
+    assert f"In front of that same llama.cpp, welldone breaks {behind} rules" in README
+
+
+def _chat_result(name: str) -> Checked:
+    result = server_page.load_page(ROOT / "docs" / "servers" / f"{name}.json").results["chat"]
+    assert isinstance(result, Checked)
+    return result

@@ -9,6 +9,7 @@ from tests.check import reports
 from tests.table import table
 from tools import server_page
 from tools.server_page import DIALECTS, Checked, MiddlewareRun, NotRun, Result, ServerPage, Unsupported
+from tools.server_table import SERVERS
 from welldone.check.report import Report, Verdict
 from welldone.protocol.catalog import RULES, Repairability
 
@@ -34,6 +35,11 @@ def _page(chat: Result, position: int = 0, **others: Result) -> ServerPage:
 
 def _rendered(report: Report) -> str:
     return server_page.render([_page(server_page.summarize(report))])
+
+
+def test_the_lock_file_of_every_server_exists() -> None:
+    locks = {server.lock for server in SERVERS if server.lock is not None}
+    assert {lock for lock in locks if not (ROOT / "requirements" / f"{lock}.txt").is_file()} == set()
 
 
 def test_a_server_that_passes_has_a_row_and_its_counts() -> None:
