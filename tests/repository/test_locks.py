@@ -52,6 +52,11 @@ def test_the_locks_pin_each_extra_that_a_package_of_any_environment_requires() -
         assert list(_missing_extras(_pins(lock), _installed(environments))) == [], lock.name
 
 
+def test_the_readme_names_the_pip_that_the_locks_are_resolved_with() -> None:
+    (pip,) = re.findall(r"^pip==(\S+)", (ROOT / "requirements" / "pip.in").read_text("utf-8"), re.MULTILINE)
+    assert f"pip {pip} or newer" in " ".join((ROOT / "README.md").read_text("utf-8").split())
+
+
 def test_a_pin_without_a_required_extra_is_found() -> None:
     pins = _pins(ROOT / "requirements" / "test.txt")
     assert pins["coverage"] == {"toml"}
