@@ -21,8 +21,6 @@ pytest_plugins = ["tests.models.fixtures", "tests.support.server"]
 ROOT = Path(__file__).parent
 TIERS = {"clients": 2, "deploy": 2, "web": 2, "faults": 3}
 """Tier of folders whose tests take minutes, or need Node, Chromium, root or packages beyond those of `make test`."""
-COVERED = ("protocol/", "rules/", "recorded/", "laws/test_real.py")
-"""Tests that count for the coverage of the core. Others execute branches without asserting their result."""
 COMPARED = ("protocol/", "laws/", "recorded/", "matrix/", "server/test_gateway_laws", "server/test_stream_templates")
 """Tests whose pipelines compare the fast path with the slow one, which costs twice the time."""
 ALONE = ("cluster", "vllm")
@@ -102,9 +100,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if deselected:
         config.hook.pytest_deselected(items=deselected)
     items[:] = sorted(selected, key=_rank)
-    for item in items:
-        if not item.path.relative_to(ROOT).as_posix().startswith(COVERED):
-            item.add_marker("no_cover")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -150,6 +150,7 @@ def test_all_problems_of_files_and_routes_are_reported_at_once(configs: Path, he
     ]
 
 
+@pytest.mark.tier2
 def test_a_certificate_and_a_key_that_do_not_belong_together_are_found(tmp_path: Path, here: Run) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

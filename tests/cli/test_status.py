@@ -401,6 +401,7 @@ def test_a_pipe_gets_one_state_after_the_other(is_json: bool, site: Site) -> Non
 # TLS.
 
 
+@pytest.mark.tier2
 def test_a_certificate_that_is_not_trusted_is_named_with_an_option(tmp_path: Path, here: Run) -> None:
     pair = make_pair(tmp_path)
     options = ["--ssl-cert-file", str(pair.certificate), "--ssl-key-file", str(pair.key)]

@@ -35,13 +35,13 @@ def test_a_file_that_cannot_be_opened_for_lack_of_resources_is_a_temporary_error
 
 @CODES
 def test_a_program_that_cannot_be_started_for_lack_of_resources_is_a_temporary_error(
-    code: int, is_permanent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: int, is_permanent: bool, short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_: object, **__: object) -> None:
         raise OSError(code, "no")
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", fail)
-    plan = make_plan(command(*READY), models_folder=tmp_path, socket_folder=tmp_path, environment={})
+    plan = make_plan(command(*READY), models_folder=short_path, socket_folder=short_path, environment={})
     with pytest.raises(EngineError) as caught:
         run(EngineProcess.start(plan, timeout_s=1.0))
     assert caught.value.is_permanent == is_permanent
