@@ -19,7 +19,7 @@ SOURCES = [path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py")]
 
 
 class Published(NamedTuple):
-    """What a server with every feature publishes."""
+    """The paths and metrics of a server with every feature."""
 
     routes: Routes
     labels: dict[str, tuple[str, ...]]

@@ -69,7 +69,7 @@ def unknown_flag(command: str, words: list[str]) -> str | None:
 
 
 def usage_error(command: str, words: list[str]) -> str | None:
-    """What is wrong with the arguments of a command. If there is a placeholder or no value, only flags are checked."""
+    """Problems with the arguments of a command. If there is a placeholder or no value, only flags are checked."""
     if error := unknown_flag(command, words):
         return error
     if command not in COMMANDS or all(map(FLAG.fullmatch, words)) or PLACEHOLDER.search(" ".join(words)):
