@@ -4,8 +4,9 @@ import functools
 import gc
 import os
 import re
+import signal
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -69,6 +70,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def compare_paths(request: pytest.FixtureRequest) -> None:
     """Let the pipelines of the tests that are about streams check that fast path and slow path agree."""
     StreamPipeline.COMPARES_PATHS = request.path.relative_to(ROOT).as_posix().startswith(COMPARED)
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """Let child processes receive SIGINT even if the tests run with SIGINT ignored, as in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -1,8 +1,6 @@
 """Fixtures: the folder with the captures, and a runner for commands in this process."""
 
-import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -11,14 +9,6 @@ import pytest
 from tests.cli.captures import save
 from tests.cli.run import CommandResult, Run
 from welldone.cli import main
-
-
-@pytest.fixture(autouse=True)
-def interruptible() -> Iterator[None]:
-    """Let child processes receive SIGINT even if the tests run with SIGINT ignored, as in the background of a shell."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")
