@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.protocol.build import ABSENT, call, call_start, piece, rules
+from tests.protocol.build import ABSENT, CHAT, FALLBACK, call, call_start, delta_chunk, piece, rules, stream
 from tests.table import table
 from welldone.protocol.deltas import NO_CALL_INDEX, DeltaReader, parse_index
 from welldone.protocol.events import (
@@ -18,8 +18,9 @@ from welldone.protocol.events import (
     ToolCall,
     UnknownFields,
 )
+from welldone.protocol.pipeline import StreamPipeline
 from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.request_facts import RequestFacts
+from welldone.protocol.request_facts import RepairOptions, RequestFacts
 
 OPEN = ChoiceStart(0)
 
@@ -340,3 +341,20 @@ def test_the_number_of_calls_with_split_characters_is_bounded() -> None:
     read = Read(*(piece("\ud83d", number) for number in range(5000)), is_careful=True)
     at_once = [event for event in read.events if event == ToolArguments(0, 4999, "\ufffd")]
     assert (len(read.events), at_once) == (5000, [ToolArguments(0, 4999, "\ufffd")])
+
+
+@table(
+    ("deltas", "names"),
+    [
+        ([{"content": "a"}, {"reasoning": ""}, {"reasoning_content": None}, {"reasoning": {"a": 1}}], []),
+        ([{"reasoning_content": "", "reasoning": "a"}, {"reasoning": "b"}], [("reasoning",)]),
+        ([{"role": "assistant", "reasoning_content": "a", "reasoning": None}], [("reasoning_content",)]),
+        ([{"reasoning": "a", "reasoning_content": "b"}], [("reasoning_content", "reasoning")]),
+        ([{"reasoning": "a"}, {"reasoning_content": "b"}], [("reasoning",)]),
+    ],
+)
+def test_the_fields_of_the_first_reasoning_are_reported(deltas: list[Json], names: list[tuple[str, ...]]) -> None:
+    reported: dict[tuple[str, ...], None] = {}  # the pipelines that are compared all report them
+    options = RepairOptions(on_reasoning=lambda fields: reported.update({tuple(fields): None}))
+    StreamPipeline(CHAT, fallback=FALLBACK, options=options).feed(stream(*map(delta_chunk, deltas)))
+    assert list(reported) == names

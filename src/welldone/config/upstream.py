@@ -66,6 +66,11 @@ class UpstreamSettings:
         choices="no tags open",
         words={"false": "no", "true": "tags"},
     )
+    reasoning_input: str = setting(
+        "auto",
+        "field for the reasoning that clients send back; auto: that of the model's answers, before the first one both",
+        choices="auto reasoning reasoning_content both",
+    )
     text: str = setting(
         "delta", "content of each chunk: delta, the new text; cumulative, all text so far", choices="delta cumulative"
     )

@@ -3,7 +3,7 @@
 `UpstreamRegistry` probes it; `UpstreamLease` reports the results of requests. All methods belong to one event loop.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -118,6 +118,9 @@ FAILING_AFTER_REQUESTS = 3
 COOLDOWN_MAX_S = 60.0
 """Longest cooldown that a `Retry-After` can cause. OpenAI's rate limits are per minute."""
 
+REMEMBERED_MODELS = 256
+"""Models of one upstream whose field for reasoning is stored. Behind a pattern clients choose the names."""
+
 _AUTH_ERROR_STATUSES, _TOO_MANY_REQUESTS = (401, 403), 429
 _NO_LIST_HINT = "check the path of its URL, or name its models with models ="
 
@@ -172,6 +175,8 @@ class Upstream:
         """Whether this is a dynamic upstream without a replica."""
         self.is_healthy: bool = not self.is_unassigned
         self.cooldown_until: float = 0.0
+        self.reasoning_fields: dict[str, Sequence[str]] = {}
+        """The members of a message that carried reasoning in the last answers, by model."""
         self.kind: str = _REPLICA_KIND if settings.is_dynamic else _kind_by_host(self.address.host)
         self._clock = clock
         self._on_change = on_change
@@ -281,6 +286,13 @@ class Upstream:
         self._last_failure = failure or ""
         if (self._failed_requests >= FAILING_AFTER_REQUESTS) != was_failing:
             self._on_change(self)
+
+    def record_reasoning_fields(self, model: str, names: Sequence[str]) -> None:
+        """Store how a model names its reasoning. At the limit the model with the oldest answer is dropped."""
+        self.reasoning_fields.pop(model, None)  # its place is at the end
+        if len(self.reasoning_fields) == REMEMBERED_MODELS:
+            del self.reasoning_fields[next(iter(self.reasoning_fields))]
+        self.reasoning_fields[model] = names
 
     def record_probe(self, reply: BufferedResponse | HttpClientError) -> None:
         """Record the result of a health probe. If the upstream was never healthy, the problem is reported at once."""

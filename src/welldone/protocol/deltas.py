@@ -13,13 +13,14 @@ from welldone.protocol.collect import CONTENT_PARTS
 from welldone.protocol.events import Event, Json
 from welldone.protocol.lenient_json import CharacterJoiner, clean_unicode, scrub_json, scrub_object
 from welldone.protocol.repair_log import RepairLog, format_json
-from welldone.protocol.request_facts import RequestFacts
+from welldone.protocol.request_facts import ReasoningListener, RequestFacts
 
 _DELTA_FIELDS = frozenset(
     {"role", "content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call"}
 )
 _PLAIN_DELTA_FIELDS = _DELTA_FIELDS - {"reasoning_content", "reasoning"}
 _CONTENT_ALTERNATIVES = ("tool_calls", "function_call", "reasoning_content", "reasoning", "refusal")
+REASONING_FIELDS = ("reasoning_content", "reasoning")
 _TEXT_FIELDS = ("content", "reasoning_content", "reasoning", "refusal")
 _CALL_FIELDS = frozenset({"index", "id", "type", "function"})
 _CUSTOM_CALL_FIELDS = _CALL_FIELDS | {"custom"}
@@ -48,6 +49,7 @@ class DeltaReader:
     def __init__(self, facts: RequestFacts, repair_log: RepairLog) -> None:
         self.is_plain_text_safe: bool = True
         """Whether a delta with only text needs no further checks: no partial characters, no role without content."""
+        self.on_reasoning: ReasoningListener | None = None
         self._may_split_characters = False  # strings may contain partial characters
         self._facts = facts
         self._repair_log = repair_log
@@ -211,6 +213,9 @@ class DeltaReader:
         if isinstance(reasoning, str) and reasoning:
             self._repair_log.record("ext-reasoning-field", delta)
         texts = [text for text in (reasoning_content, reasoning) if isinstance(text, str) and text]
+        if texts and self.on_reasoning is not None:
+            self.on_reasoning([name for name in REASONING_FIELDS if delta.get(name) in texts])
+            self.on_reasoning = None
         return "".join(dict.fromkeys(texts))  # some proxies send the same text under both names
 
     def _read_tool_calls(self, entries: object, index: int, events: list[Event]) -> None:

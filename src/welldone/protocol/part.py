@@ -175,6 +175,7 @@ class StreamPart:
         if options.upstream_dialect is not self._upstream_dialect:
             self._upstream_dialect = options.upstream_dialect
             self._reader = self._make_reader()
+        self._reader.chunks.deltas.on_reasoning = options.on_reasoning
         # A prefill continues a text that was sent.
         is_prefilled = self._continuation is not None and self._continuation.way is ContinuationWay.PREFILL
         tools = None if is_prefilled else options.json_calls

@@ -1,5 +1,8 @@
 """What determines how a stream is repaired: facts of its request, and settings of its upstream."""
 
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
 import msgspec
 
 from welldone.protocol.envelope import Endpoint
@@ -7,6 +10,9 @@ from welldone.protocol.events import FailureMapper, Json
 from welldone.protocol.json_tool_calls import CallableTools
 from welldone.protocol.lenient_json import as_list, as_object
 from welldone.protocol.text_filters import TextMode, ThinkMode
+
+ReasoningListener: TypeAlias = Callable[[Sequence[str]], None]
+"""Called once for a stream, with the members of the first delta that has reasoning: usually one, perhaps both."""
 
 CHAT_CHOICES_LIMIT = 128
 """Limit of OpenAI for `n`."""
@@ -66,6 +72,8 @@ class RepairOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Dialect of the stream, if it is not that of the pipeline's endpoint and has to be translated."""
     json_calls: CallableTools | None = None
     """Functions for which an answer that is only the JSON of a call becomes that call (chat only)."""
+    on_reasoning: ReasoningListener | None = None
+    """Is told how the upstream names its reasoning (chat only)."""
     accept_fewer_choices: bool = False
     """Whether an answer with fewer choices than requested is sent on, where they cannot be requested again."""
 

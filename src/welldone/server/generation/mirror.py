@@ -28,6 +28,7 @@ from welldone.protocol.events import Json
 from welldone.protocol.text_filters import TextMode, ThinkMode
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
+from welldone.server.generation.pipelines import reasoning_input_fields, with_reasoning_fields
 from welldone.server.observe import log
 from welldone.server.observe.metrics import Metrics
 
@@ -108,7 +109,10 @@ class TrafficMirror:
         target = self._find(mirror.upstream)
         if target is None or endpoint not in _READABLE or body.get("store") is True or self._draw() >= mirror.share:
             return None
-        encoded = msgspec.json.encode({**body, "model": mirror.model or lease.model})
+        body = {**body, "model": mirror.model or lease.model}
+        if endpoint is Endpoint.CHAT:
+            body = with_reasoning_fields(body, reasoning_input_fields(target, body["model"]))
+        encoded = msgspec.json.encode(body)
         if self._running >= MAX_RUNNING or not target.is_available or len(encoded) > BODY_LIMIT_BYTES:
             self.count_dropped(target)
             return None

@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache, partial
 from typing import cast
 
@@ -11,6 +11,7 @@ import msgspec
 from welldone.gateway.backends import Backend, BackendLease
 from welldone.gateway.error_mapping import sanitize_failure
 from welldone.gateway.upstream import Upstream
+from welldone.protocol.deltas import REASONING_FIELDS
 from welldone.protocol.dialects.base import Dialect
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS, passthrough_repairer_for
 from welldone.protocol.envelope import Endpoint, Envelope
@@ -33,13 +34,12 @@ from welldone.server.requests.fields import ValidatedRequest
 # `reasoning_content`; `reasoning` is OpenRouter's, and vLLM's since 2026. Some clients show the text twice if both are
 # sent, so the default is one of them.
 
-REASONING_CONTENT = "reasoning_content"
-REASONING = "reasoning"
+REASONING_CONTENT, REASONING = REASONING_FIELDS
 
 _FIELDS_BY_SETTING = {
     REASONING_CONTENT: (REASONING_CONTENT,),
     REASONING: (REASONING,),
-    "both": (REASONING_CONTENT, REASONING),
+    "both": REASONING_FIELDS,
 }
 
 _FIELD_BY_CLIENT = (
@@ -133,6 +133,32 @@ def _pipeline_facts(request: ValidatedRequest) -> RequestFacts:
     return msgspec.structs.replace(request.facts, is_usage_forced=True, top_logprobs=request.top_logprobs)
 
 
+def reasoning_input_fields(upstream: Upstream, model: str) -> Sequence[str]:
+    """Return the fields in which a model of an upstream reads the reasoning of earlier answers.
+
+    They are those of its last answer, and before the first one both: Ollama reads only `reasoning`, llama.cpp only
+    `reasoning_content`.
+    """
+    setting = upstream.settings.reasoning_input
+    return _FIELDS_BY_SETTING.get(setting) or upstream.reasoning_fields.get(model, REASONING_FIELDS)
+
+
+def with_reasoning_fields(body: Json, names: Sequence[str]) -> Json:
+    """Return a chat request with the reasoning of earlier answers in these fields. Different texts are joined."""
+    return {**body, "messages": [_with_reasoning(message, names) for message in body["messages"]]}
+
+
+def _with_reasoning(message: object, names: Sequence[str]) -> object:
+    if not isinstance(message, dict) or message.get("role") != "assistant":
+        return message
+    sent = {name: message[name] for name in REASONING_FIELDS if message.get(name)}
+    if not sent or not all(isinstance(value, str) for value in sent.values()):
+        return message
+    # Fields that stay keep their places: a message that needs no change has the same bytes.
+    kept = {name: value for name, value in message.items() if name in names or name not in sent}
+    return kept | dict.fromkeys(names, "\n\n".join(dict.fromkeys(sent.values())))
+
+
 def template_key(
     gen_request: GenerationRequest,
     request: ValidatedRequest,
@@ -165,6 +191,7 @@ def repair_options(lease: BackendLease, body: Json, dialect: Endpoint | None) ->
         think=think_mode_for(cast("ThinkMode", settings.think), body),
         text=cast("TextMode", settings.text),
         strict=frozenset(settings.strict) if settings.strict else DEFAULT_OPTIONS.strict,
+        on_reasoning=partial(upstream.record_reasoning_fields, lease.model),
         map_failure=lambda failure: sanitize_failure(failure, upstream.secrets),
         upstream_dialect=dialect,
         json_calls=callable_tools(body) if settings.json_tool_calls else None,

@@ -41,9 +41,11 @@ from welldone.server.generation.pipelines import (
     GenerationRequest,
     pipeline_factory,
     reasoning_fields_for,
+    reasoning_input_fields,
     repair_options,
     template_key,
     upstream_dialect,
+    with_reasoning_fields,
 )
 from welldone.server.generation.report_headers import REPORT_REQUEST_HEADER, ReportHeaders
 from welldone.server.generation.retry import RetryLoop
@@ -325,6 +327,8 @@ class ResponseTask(ClientOutput):
             if (dialect := upstream_dialect(self._gen_request, lease.upstream)) is not None:
                 body = translate_request({**body, "model": lease.model}, dialect, endpoint)
                 endpoint, forwarded = dialect, UPSTREAM_DIALECTS[dialect].headers
+            elif lease.upstream is not None and endpoint is Endpoint.CHAT:
+                body = with_reasoning_fields(body, reasoning_input_fields(lease.upstream, lease.model))
             path, body = request_target(endpoint, body, lease.model)
             encoded = [msgspec.json.encode(body)]
             observers: list[StreamObserver] = []

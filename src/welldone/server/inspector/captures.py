@@ -219,6 +219,7 @@ class StreamCapture:
 
     def configure(self, part: int, options: RepairOptions) -> None:
         """Record the upstream's settings for a part."""
+        options = msgspec.structs.replace(options, on_reasoning=None)  # a replay must not change what was learnt since
         self._record_call(partial(self._replayer.configure, part, options))
 
     def feed(self, data: bytes, part: int, *, is_whole: bool = False) -> None:
