@@ -207,6 +207,14 @@ def test_tokens_are_counted_with_the_endpoint_of_the_upstream(
     assert upstream_request["model"] == "m"
 
 
+def test_a_count_of_vllm_includes_the_reasoning(tmp_path: Path) -> None:
+    """vLLM's `/tokenize` reads `reasoning`, and its chat endpoint also `reasoning_content`."""
+    answer = {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": ""}]}
+    body = {**REQUEST, "messages": [*REQUEST["messages"], answer, *REQUEST["messages"]]}
+    _, upstream_request = send(tmp_path, json_reply({"count": 21}), body=body, path=COUNT, kind="vllm")
+    assert upstream_request["messages"][1]["reasoning"] == "hm"
+
+
 def test_an_upstream_with_the_same_dialect_counts_tokens(tmp_path: Path) -> None:
     message = {"input_tokens": 7, "context_management": {"original_input_tokens": 9}}
     body, native = {**REQUEST, "api_key": "secret"}, {"speaks": ("messages",), "key": "sk-theirs"}

@@ -12,10 +12,11 @@ import msgspec
 from welldone.config.server import ServeSettings
 from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.gateway.errors import ApiError, invalid_request
+from welldone.protocol.deltas import REASONING_FIELDS
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
 from welldone.server.app import RequestContext
-from welldone.server.generation.pipelines import GenerationRequest
+from welldone.server.generation.pipelines import GenerationRequest, with_reasoning_fields
 from welldone.server.generation.retry import INPUT_TOKENS_PATH, JsonRequest, RetryLoop
 from welldone.server.generation.service import GenerationService
 from welldone.server.generation.targets import BackendResolver
@@ -121,6 +122,7 @@ def vllm_tokenize_body(chat: Json) -> Json:
         raise invalid_request("'messages' must be an array of objects.", param="messages")
     if any(isinstance(message.get("content"), list) for message in messages):  # text parts have been joined
         raise invalid_request("The server cannot count the tokens of images and audio.", param="messages")
+    chat = with_reasoning_fields(chat, REASONING_FIELDS)  # `/tokenize` reads only `reasoning`
     return {name: chat[name] for name in _VLLM_FIELDS if name in chat}
 
 
