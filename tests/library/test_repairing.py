@@ -361,3 +361,29 @@ def test_an_error_gets_the_shape_of_its_api(
 )
 def test_an_error_with_a_status_of_success_gets_another(body: bytes, status: int) -> None:
     assert repair_response(body).status == status
+
+
+def test_the_end_of_a_source_can_be_the_end_of_its_answer() -> None:
+    async def source() -> AsyncIterator[bytes]:
+        yield WRONG
+
+    async def collect() -> bytes:
+        return b"".join([part async for part in arepair(source(), ends="close")])
+
+    repairer = StreamRepairer(ends="close")
+    streams = [b"".join(repair([WRONG], ends="close")), repairer.feed(WRONG) + repairer.close(), asyncio.run(collect())]
+    for stream in streams:
+        assert lint(stream, "chat").ok
+        assert b'"finish_reason":"stop"' in stream
+    assert json.loads(repair_response(WRONG, ends="close").body)["choices"][0]["finish_reason"] == "stop"
+    assert b'"incomplete_stream"' in b"".join(repair([WRONG]))
+    with pytest.raises(ValueError, match="ends must be one of finish, close; got 'never'"):
+        untyped.StreamRepairer(ends="never")
+
+
+def test_a_source_that_fails_has_not_ended_its_answer() -> None:
+    def source() -> Iterator[bytes]:
+        yield WRONG
+        raise OSError
+
+    assert b'"finish_reason":"' not in b"".join(repair(source(), ends="close"))

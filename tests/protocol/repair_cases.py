@@ -87,6 +87,7 @@ def error(message: str, kind: str = "server_error", code: object = None, **more:
 
 
 CUT = error("the server's stream ended before the answer was complete", "upstream_error", "incomplete_stream")
+UNFINISHED = error("the server's answer ended without a finish_reason", "upstream_error", "incomplete_stream")
 BOOM = error("boom", "t")
 GET = [call_start(), piece('{"x":1}')]
 PUT = [call_start(1, "call_b", "put"), piece('{"y":2}', 1)]
@@ -165,7 +166,8 @@ ENDING = [
         ("end-no-early-eof", "err-not-silent"),
     ),
     Case("end-done-exact", CORRECT.replace(b"\n\ndata: [DONE]", b"\n[DONE]"), CORRECT, ("sse-data-space",)),
-    Case("end-no-early-eof", stream(*HELLO[:3], end=b""), failed(*HELLO[:3], error=CUT), ("err-not-silent",)),
+    Case("end-no-early-eof", stream(*HELLO[:3], end=b""), failed(*HELLO[:3], error=UNFINISHED), ("err-not-silent",)),
+    Case("end-no-early-eof", stream(HELLO[0], end=b""), failed(HELLO[0], error=CUT), ("err-not-silent",)),
 ]
 
 FALLBACK_FIELDS = {"id": "chatcmpl-ours", "created": 1600000000, "model": "ours"}
@@ -368,7 +370,7 @@ CALLS = [
     Case(
         "tool-finish-follows",
         stream(role(), *(delta_chunk(delta) for delta in GET), end=b""),
-        failed(role(), *(delta_chunk(delta) for delta in GET), error=CUT),
+        failed(role(), *(delta_chunk(delta) for delta in GET), error=UNFINISHED),
         ("end-no-early-eof", "err-not-silent"),
     ),
     Case(
@@ -432,7 +434,7 @@ ERRORS = [
     Case("err-then-done", stream(*HELLO[:2], {"error": BOOM}, *HELLO[2:]), BROKEN),
     Case("err-not-object-error", stream(*HELLO[:2], {"object": "error", "message": "boom", "type": "t"}), BROKEN),
     Case("err-not-error-field", stream(*HELLO[:2], b"error: " + pack({"error": BOOM}) + b"\n\n"), BROKEN),
-    Case("err-not-silent", stream(*HELLO[:3], end=b""), failed(*HELLO[:3], error=CUT), ("end-no-early-eof",)),
+    Case("err-not-silent", stream(*HELLO[:3], end=b""), failed(*HELLO[:3], error=UNFINISHED), ("end-no-early-eof",)),
     Case("err-not-with-choices", stream(*HELLO[:2], chunk(error=BOOM)), BROKEN, ("err-midstream-event",)),
     Case("err-event-name", stream(*HELLO[:2], b"event: error\n", {"error": BOOM}), BROKEN, ("sse-no-event-name",)),
     Case("err-empty-stream", DONE, failed(error=NO_ANSWER)),

@@ -33,6 +33,7 @@ HELLO = Text(0, "Hello")
 GET, NO_ARGUMENTS = ToolCall(0, 0, "a", "get"), ToolArguments(0, 0, "{}")
 USAGE = Usage(5, 3, 8, {})
 CUT = Failure("the server's stream ended before the answer was complete", "upstream_error", None, "incomplete_stream")
+UNFINISHED = Failure("the server's answer ended without a finish_reason", "upstream_error", None, "incomplete_stream")
 EMPTY = Failure("the server sent no answer", "upstream_error", None, "incomplete_stream")
 BOOM = Failure("boom")
 
@@ -156,10 +157,10 @@ def test_an_illegal_sequence_is_repaired_and_recorded(
     ("events", "legal", "recorded"),
     [
         ([OPEN, HELLO, STOP], [OPEN, HELLO, STOP], ["end-done-sent"]),
-        ([OPEN, HELLO], [OPEN, HELLO, CUT], ["end-no-early-eof", "err-not-silent"]),
+        ([OPEN, HELLO], [OPEN, HELLO, UNFINISHED], ["end-no-early-eof", "err-not-silent"]),
         (
             [OPEN, GET, NO_ARGUMENTS],
-            [OPEN, GET, NO_ARGUMENTS, CUT],
+            [OPEN, GET, NO_ARGUMENTS, UNFINISHED],
             ["end-no-early-eof", "err-not-silent", "tool-finish-follows"],
         ),
         (

@@ -115,7 +115,9 @@ class _Exchange:
         if self._is_over or self._repair.feed is None or (is_failed and not self._is_head_sent):
             return
         self._is_over = True
-        await self._send_body(self._repair.fail() if is_failed else self._repair.finish(), more_body=False)
+        # An application that returns before the end of its response has broken it off too.
+        broken_off = self._repair.fail(None if is_failed else "incomplete_stream") if self._is_head_sent else b""
+        await self._send_body(broken_off or self._repair.finish("finish"), more_body=False)
 
     def stop_timer(self) -> None:
         """Stop the timer of the head."""

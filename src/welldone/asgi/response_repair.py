@@ -5,6 +5,7 @@ becomes the status. A whole reply, and a response of the wrong kind (JSON where 
 or the other way round), is held until its end, together with its head: status and headers depend on the body.
 """
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +19,7 @@ from welldone.asgi.error_body import repair_error_body
 from welldone.library.arguments import ENDPOINT_PATHS, EndpointName, parse_endpoint
 from welldone.library.iteration import INTERRUPTED
 from welldone.library.linting import InvalidStreamError
-from welldone.library.repairing import StreamRepairer, repair_response, status_for_failure
+from welldone.library.repairing import EndMode, StreamRepairer, repair_response, status_for_failure
 from welldone.protocol import sse
 from welldone.protocol.dialects.anthropic.objects import anthropic_error_object
 from welldone.protocol.dialects.chat import escape_line_breaks, openai_error_object
@@ -56,6 +57,13 @@ _ERROR_FIRST = re.compile(
 )
 """Start of a repaired stream that has an error before any part of an answer."""
 _OTHER_CHARSET = re.compile(r";\s*charset\s*=\s*[\"']?(?!utf-?8\b)", re.IGNORECASE)
+
+_END_RULES = frozenset({"err-not-silent", "msg-no-early-eof"})
+"""Violated by an answer that ended without its end."""
+_NO_END = (
+    "the application ended an answer to %s without a finish reason, which was added (this is logged once). Send a last "
+    'chunk with "finish_reason": "stop" or "tool_calls", and data: [DONE]; to /messages message_delta and message_stop'
+)
 
 HeaderList: TypeAlias = list[tuple[bytes, bytes]]
 AppT = TypeVar("AppT")
@@ -214,8 +222,8 @@ class ResponseRepair:
             self.head = self._stream_head()
             self._set_feed(self._feed_stream())
 
-    def finish(self) -> bytes:
-        """Return the last bytes to send, after the last part of the body."""
+    def finish(self, ends: EndMode = "close") -> bytes:
+        """Return the last bytes to send, after the last part of the body; `ends` for a held one, see `repair`."""
         if self._is_finished or self._mode is _Mode.UNCHANGED:
             return b""
         self._is_finished = True
@@ -224,14 +232,14 @@ class ResponseRepair:
             out = self._repairer.close()
             return out if self.head is not None else self._begin(out)
         body, self._held = b"".join(self._held), []
-        return self._finish_error(body) if self._received.status >= 400 else self._finish_whole(body)
+        return self._finish_error(body) if self._received.status >= 400 else self._finish_whole(body, ends)
 
-    def fail(self) -> bytes:
-        """Return the bytes that end a stream after an exception of the application."""
+    def fail(self, code: str | None = None) -> bytes:
+        """Return the bytes that end a stream that the application broke off; `code` is that of the error."""
         if self._is_finished or self._repairer is None:
             return b""
         self._is_finished = True
-        return self._repairer.fail(INTERRUPTED)
+        return self._repairer.fail(INTERRUPTED, code=code)
 
     @property
     def is_opening(self) -> bool:
@@ -331,8 +339,8 @@ class ResponseRepair:
     # Body.
 
     def _make_repairer(self) -> StreamRepairer:
-        settings = self._settings
-        return StreamRepairer(self._endpoint, request=self._request, think=settings.think, text=settings.text)
+        think, text = self._settings.think, self._settings.text
+        return StreamRepairer(self._endpoint, request=self._request, think=think, text=text, ends="close")
 
     def _set_feed(self, feed: Callable[[bytes], bytes]) -> None:
         self.feed = feed
@@ -400,9 +408,9 @@ class ResponseRepair:
         self._result = RepairResult(usage=None, failure=failure, repairs=log.entries())
         return self._send_json(body, sent, self._received.status)
 
-    def _finish_whole(self, body: bytes) -> bytes:
+    def _finish_whole(self, body: bytes, ends: EndMode) -> bytes:
         think, text = self._settings.think, self._settings.text
-        repaired = repair_response(body, self._endpoint, request=self._request, think=think, text=text)
+        repaired = repair_response(body, self._endpoint, request=self._request, think=think, text=text, ends=ends)
         failure = repaired.result.failure
         if not self._is_answer(body) or (failure is not None and failure.code == _UNREADABLE):
             self._mode, self.head = _Mode.UNCHANGED, self._received
@@ -481,12 +489,17 @@ class AnswerMiddleware(Generic[AppT]):
         """Numbers of answers and repairs. With several threads they may be a little too low."""
         self._settings = RepairSettings(paths=paths, think=think, text=text, report=report, strict=strict)
         self._paths = PathMatcher(ENDPOINT_PATHS if paths is None else paths)
+        self._has_logged = False
 
     def _report(self, repair: ResponseRepair, *, is_complete: bool) -> None:
         """Count and report an answer, if it was examined."""
         if repair.is_examined:
             report = repair.report(is_complete=is_complete)
             self.counters.add(report)
+            is_ended = report.result.failure is None and any(one.rule in _END_RULES for one in report.result.repairs)
+            if is_ended and not self._has_logged:
+                self._has_logged = True
+                logging.getLogger("welldone").warning(_NO_END, report.path)
             if self._settings.report is not None:
                 self._settings.report(report)
 

@@ -7,6 +7,7 @@ with an error event.
 import re
 from collections.abc import AsyncGenerator, AsyncIterable, Collection, Generator, Iterable
 from functools import partial
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -30,13 +31,15 @@ from welldone.library.iteration import (
 from welldone.protocol.dialects.anthropic.objects import error_type_for_status
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.events import EventOrderError, Failure, FailureMapper
+from welldone.protocol.fields import UNFINISHED
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline, make_pipeline
 from welldone.protocol.request_facts import RepairOptions, think_mode_for
 from welldone.protocol.result import PartState, RepairResult
 from welldone.protocol.text_filters import TextMode, ThinkMode
 
-_THINK_MODES = ("no", "tags", "open")
-_TEXT_MODES = ("delta", "cumulative")
+EndMode: TypeAlias = Literal["finish", "close"]
+"""What ends an answer: only its finish reason (or `[DONE]`), or also the normal end of its source."""
+_MODES = {"think": ("no", "tags", "open"), "text": ("delta", "cumulative"), "ends": ("finish", "close")}
 
 
 class StreamRepairer:
@@ -46,8 +49,9 @@ class StreamRepairer:
     the request: with it, rules that depend on the request are repaired too (usage, number of choices).
 
     `think` moves reasoning out of the text: `tags` for a leading `<think>` block, `open` for one without its opening
-    tag. `text="cumulative"` is for servers whose chunks repeat the whole text. A violation of a rule in `strict` ends
-    the stream with an error; `all` stands for every rule with a repair.
+    tag. `text="cumulative"` is for servers whose chunks repeat the whole text. `ends="close"` is for sources that end
+    an answer without a finish reason and whose failures the caller notices: then call `fail`, not `close`. A violation
+    of a rule in `strict` ends the stream with an error; `all` stands for every rule with a repair.
     """
 
     def __init__(
@@ -57,9 +61,12 @@ class StreamRepairer:
         request: RequestBody = None,
         think: ThinkMode = "no",
         text: TextMode = "delta",
+        ends: EndMode = "finish",
         strict: Collection[str] = (),
     ) -> None:
-        pipeline = make_checked_pipeline(endpoint, request, think=think, text=text, strict=strict, is_stream=True)
+        pipeline = make_checked_pipeline(
+            endpoint, request, think=think, text=text, ends=ends, strict=strict, is_stream=True
+        )
         assert not isinstance(pipeline, BufferedPipeline)
         self._pipeline: StreamPipeline | PassthroughRepairer = pipeline
         self._start = BodyStart()
@@ -130,6 +137,7 @@ def repair(
     request: RequestBody = None,
     think: ThinkMode = "no",
     text: TextMode = "delta",
+    ends: EndMode = "finish",
 ) -> Generator[bytes, None, None]:
     """Repair a stream: yield the bytes to send for the bytes of `chunks`. For the parameters see `StreamRepairer`.
 
@@ -137,7 +145,7 @@ def repair(
     ends with an error event: the client gets a complete stream. A source that is a generator is closed at the end.
     """
     require_iterable(chunks, "repair")
-    repairer = StreamRepairer(endpoint, request=request, think=think, text=text)
+    repairer = StreamRepairer(endpoint, request=request, think=think, text=text, ends=ends)
     return run_to_end(chunks, feed=repairer.feed, close=repairer.close, fail=repairer.fail)
 
 
@@ -148,10 +156,11 @@ def arepair(
     request: RequestBody = None,
     think: ThinkMode = "no",
     text: TextMode = "delta",
+    ends: EndMode = "finish",
 ) -> AsyncGenerator[bytes, None]:
     """Do the same as `repair` with an asynchronous iterable."""
     require_async_iterable(chunks, "arepair")
-    repairer = StreamRepairer(endpoint, request=request, think=think, text=text)
+    repairer = StreamRepairer(endpoint, request=request, think=think, text=text, ends=ends)
     return run_to_end_async(chunks, feed=repairer.feed, close=repairer.close, fail=repairer.fail)
 
 
@@ -187,6 +196,7 @@ def repair_response(
     request: RequestBody = None,
     think: ThinkMode = "no",
     text: TextMode = "delta",
+    ends: EndMode = "finish",
     strict: Collection[str] = (),
     status: int = 200,
 ) -> RepairedResponse:
@@ -198,7 +208,7 @@ def repair_response(
     data = require_bytes(body, "repair_response")
     mapper = None if status < 400 else partial(_map_error, data, status, is_messages=endpoint == "messages")
     pipeline = make_checked_pipeline(
-        endpoint, request, think=think, text=text, strict=strict, is_stream=False, map_failure=mapper
+        endpoint, request, think=think, text=text, ends=ends, strict=strict, is_stream=False, map_failure=mapper
     )
     assert not isinstance(pipeline, StreamPipeline)
     if starts_json(data) or status >= 400:
@@ -239,6 +249,7 @@ def make_checked_pipeline(
     *,
     think: ThinkMode,
     text: TextMode,
+    ends: EndMode = "finish",
     strict: Collection[str] = (),
     is_stream: bool,
     map_failure: FailureMapper | None = None,
@@ -248,10 +259,9 @@ def make_checked_pipeline(
     Raises:
         TypeError, ValueError: an argument is wrong.
     """
-    if think not in _THINK_MODES:
-        raise ValueError(f"think must be one of {', '.join(_THINK_MODES)}; got {think!r}")
-    if text not in _TEXT_MODES:
-        raise ValueError(f"text must be one of {', '.join(_TEXT_MODES)}; got {text!r}")
+    for name, value in (("think", think), ("text", text), ("ends", ends)):
+        if value not in _MODES[name]:
+            raise ValueError(f"{name} must be one of {', '.join(_MODES[name])}; got {value!r}")
     rules = parse_rules(strict, "strict", others=("all",))
     body = parse_request(request)
     pipeline = make_pipeline(
@@ -265,6 +275,7 @@ def make_checked_pipeline(
             strict=rules,
             map_failure=map_failure,
             accept_fewer_choices=True,
+            unfinished=UNFINISHED if ends == "finish" else None,
         ),
     )
     return pipeline

@@ -121,6 +121,11 @@ def incomplete_stream_failure(message: str) -> Failure:
     return Failure(message, type="upstream_error", code="incomplete_stream")
 
 
+BROKEN_OFF = incomplete_stream_failure("the server's stream ended before the answer was complete")
+UNFINISHED = incomplete_stream_failure("the server's answer ended without a finish_reason")
+"""Failure of an upstream that ended an answer normally, as far as can be seen, but without a finish reason."""
+
+
 def strict_rule_failure(rule: str) -> Failure:
     """Failure of an upstream that violated a rule configured as strict."""
     return Failure(f"The upstream violated the rule {rule}, which is configured as strict.", code=RULE_BROKEN_CODE)

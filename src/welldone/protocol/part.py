@@ -176,6 +176,7 @@ class StreamPart:
             self._upstream_dialect = options.upstream_dialect
             self._reader = self._make_reader()
         self._reader.chunks.deltas.on_reasoning = options.on_reasoning
+        self._reader.unfinished = options.unfinished
         # A prefill continues a text that was sent.
         is_prefilled = self._continuation is not None and self._continuation.way is ContinuationWay.PREFILL
         tools = None if is_prefilled else options.json_calls
@@ -233,7 +234,7 @@ class StreamPart:
             return
         yield from self._read_frames(self._reader.decode_last_frames())
         last = self.repairer.feed(self._apply_filters(self._reader.flush()) + self._flush_stop_filter())
-        last += self.repairer.close(is_done=self._reader.is_done or self._is_stopped)
+        last += self.repairer.close(is_done=self._reader.is_done or self._is_stopped, is_cut=self._reader.is_cut)
         has_usage = self._reader.chunks.has_usage_chunk or self._is_stopped
         if self._facts.include_usage and not has_usage and self.repairer.failure is None:
             self.repair_log.record("use-final-chunk")

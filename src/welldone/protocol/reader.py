@@ -11,7 +11,7 @@ from welldone.protocol import lenient_json, sse
 from welldone.protocol.chunks import ChunkReader
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Finish, Json, KeepAlive
-from welldone.protocol.fields import bad_stream_failure, incomplete_stream_failure, read_error
+from welldone.protocol.fields import UNFINISHED, bad_stream_failure, read_error
 from welldone.protocol.frame_checks import check_characters, check_lines, has_hidden_chunk, recover_data
 from welldone.protocol.json_budget import steps_yielding
 from welldone.protocol.lenient_json import NOT_JSON, exceeds_lenient_limit, parse_strict
@@ -41,6 +41,10 @@ class EventReader:
         """Whether `[DONE]` was received."""
         self.has_failed: bool = False
         """Whether the server sent an error, or a stream that cannot be read."""
+        self.is_cut: bool = False
+        """Whether the stream ended within a frame."""
+        self.unfinished: Failure | None = UNFINISHED
+        """See `RepairOptions`."""
         self._endpoint = endpoint
         self._repair_log = repair_log
         self.chunks: ChunkReader = ChunkReader(endpoint, fallback=fallback, facts=facts, repair_log=repair_log)
@@ -95,7 +99,8 @@ class EventReader:
                 return
         if isinstance(chunk, dict) and finished < sum(isinstance(choice, dict) for choice in chunk["choices"]):
             events = []
-            self._fail(incomplete_stream_failure("the server's reply has a choice without a finish_reason"), events)
+            if self.unfinished is not None:
+                self._fail(self.unfinished, events)
             yield events
 
     # The steps of `feed` and `close`, for callers that act between two frames.
@@ -154,6 +159,7 @@ class EventReader:
         self._read_irregular_frame(frame, events, is_whole=frame.ended or frame is self._last)
         if frame is self._last and not frame.ended:
             self._repair_log.record("end-last-event-terminated")
+            self.is_cut = not (raw.startswith(b":") or type(parse_strict(data or b"")) is dict)
         return events
 
     def check_length(self) -> list[Event]:

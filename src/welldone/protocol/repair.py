@@ -13,7 +13,7 @@ from welldone.protocol import text_filters
 from welldone.protocol.deltas import UnknownDeltaFields
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event, Failure, Usage
-from welldone.protocol.fields import bad_stream_failure, incomplete_stream_failure, limit_top_logprobs
+from welldone.protocol.fields import BROKEN_OFF, bad_stream_failure, incomplete_stream_failure, limit_top_logprobs
 from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import DEFAULT_OPTIONS, TRUNCATED_REASONS, RequestFacts
 from welldone.protocol.tool_calls import HeldBytesBudget, ToolCallAssembler
@@ -163,8 +163,8 @@ class EventRepairer:
             self._json_checker.observe(out)
         return out
 
-    def close(self, *, is_done: bool) -> list[Event]:
-        """Finish every choice, or fail. `is_done`: the server sent `[DONE]`."""
+    def close(self, *, is_done: bool, is_cut: bool = False) -> list[Event]:
+        """Finish every choice, or fail. `is_done`: the server sent `[DONE]`; `is_cut`: it ended within a frame."""
         out: list[Event] = []
         if self.failure is not None:
             return out
@@ -174,7 +174,7 @@ class EventRepairer:
         self._flush_pending_fields(incomplete, out)
         for choice in choices:
             choice.close(out, is_cut=choice.finish_reason is None and not is_done)
-            failures += self._finish_choice(choice, out, is_done=is_done)
+            failures += self._finish_choice(choice, out, is_done=is_done, is_cut=is_cut)
         requested = self._facts.choice_count or 0
         if not choices:
             self._repair_log.record("err-empty-stream")
@@ -218,7 +218,7 @@ class EventRepairer:
         for choice in choices:
             choice.close(out, is_cut=choice.finish_reason is None)
             if choice.finish_reason is not None:
-                self._finish_choice(choice, out, is_done=True)
+                self._finish_choice(choice, out, is_done=True, is_cut=False)
         self._fail(failure, out)
 
     def _flush_pending_fields(self, choices: list[_ChoiceRepair], out: list[Event]) -> None:
@@ -322,7 +322,7 @@ class EventRepairer:
         choice.is_open = True
         out.append(ev.ChoiceStart(choice.index))
 
-    def _finish_choice(self, choice: _ChoiceRepair, out: list[Event], *, is_done: bool) -> list[Failure]:
+    def _finish_choice(self, choice: _ChoiceRepair, out: list[Event], *, is_done: bool, is_cut: bool) -> list[Failure]:
         """Emit the finish of a choice; a failure if the choice is incomplete."""
         if choice.calls.failure is not None:
             return [choice.calls.failure]
@@ -330,11 +330,15 @@ class EventRepairer:
         has_calls = len(choice.calls) > 0
         is_complete = choice.calls.are_complete()
         if reason is None:
-            self._repair_log.record("fin-always-sent" if is_done else "end-no-early-eof")
+            # Without [DONE], an answer may be whole if nothing in it shows that something is missing.
+            has_content = choice.has_text or choice.has_reasoning or has_calls
+            is_whole = has_content and not is_cut and choice.calls.are_complete(is_certain=True)
+            may_end = is_done or (is_whole and self.options.unfinished is None)
+            self._repair_log.record("fin-always-sent" if may_end else "end-no-early-eof")
             self._repair_log.record("err-not-silent")
             self._repair_log.record_if(has_calls, "tool-finish-follows")
-            if not (is_done and is_complete):
-                return [incomplete_stream_failure("the server's stream ended before the answer was complete")]
+            if not (may_end and is_complete):
+                return [(is_whole and self.options.unfinished) or BROKEN_OFF]
             reason = "tool_calls" if has_calls else "stop"
         elif reason == "stop" and has_calls and is_complete and not self._facts.has_named_tool:
             self._repair_log.record("fin-tool-calls")

@@ -6,7 +6,8 @@ from typing import TypeAlias
 import msgspec
 
 from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import FailureMapper, Json
+from welldone.protocol.events import Failure, FailureMapper, Json
+from welldone.protocol.fields import UNFINISHED
 from welldone.protocol.json_tool_calls import CallableTools
 from welldone.protocol.lenient_json import as_list, as_object
 from welldone.protocol.text_filters import TextMode, ThinkMode
@@ -76,6 +77,8 @@ class RepairOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Is told how the upstream names its reasoning (chat only)."""
     accept_fewer_choices: bool = False
     """Whether an answer with fewer choices than requested is sent on, where they cannot be requested again."""
+    unfinished: Failure | None = UNFINISHED
+    """Failure of an answer that ends without a finish reason. None: the end of the stream is the end of its answer."""
 
 
 DEFAULT_OPTIONS = RepairOptions()

@@ -144,9 +144,10 @@ class ToolCallAssembler:
         """Whether a call has no name yet."""
         return any(not call.name for call in self._calls)
 
-    def are_complete(self) -> bool:
-        """Whether no call has incomplete JSON arguments."""
-        return not any(call.json_end.is_open for call in self._calls)
+    def are_complete(self, *, is_certain: bool = False) -> bool:
+        """Whether no call has incomplete JSON arguments. `is_certain`: after `close`, whether all of them are whole."""
+        is_doubtful = self.invalid_arguments or not all(call.has_arguments or call.is_custom for call in self._calls)
+        return not (is_certain and is_doubtful) and not any(call.json_end.is_open for call in self._calls)
 
     def start_call(self, event: ToolCall, out: list[Event]) -> None:
         """Read a piece with an id or a name, of a new or a known call."""

@@ -87,6 +87,7 @@ class DialectReader(EventReader):
 
     def flush(self) -> list[Event]:
         """Return the events at the end of the stream."""
+        self._repairer.unfinished = self.unfinished
         return self._take_events(b"".join([output for _, output in self._repairer.close_by_frame()]))
 
     def read_reply_in_steps(self, data: bytes) -> Iterator[list[Event]]:

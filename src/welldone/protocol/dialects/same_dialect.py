@@ -16,7 +16,7 @@ from welldone.protocol.dialects.chat import escape_line_breaks
 from welldone.protocol.dialects.text_deltas import TextDeltaTemplate, learn_text_delta
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Failure, FailureMapper, Json, Usage
-from welldone.protocol.fields import bad_stream_failure, incomplete_stream_failure, strict_rule_failure
+from welldone.protocol.fields import UNFINISHED, bad_stream_failure, incomplete_stream_failure, strict_rule_failure
 from welldone.protocol.frame_checks import check_characters, check_lines, recover_data
 from welldone.protocol.json_budget import exceeds_blocking_budget, run_to_completion
 from welldone.protocol.repair_log import RepairLog
@@ -68,6 +68,8 @@ class PassthroughRepairer(ABC):
         """The finish reasons that were sent, in dialects that have them."""
         self.on_event: Callable[[Json, str], None] | None = None
         """Called with value and name of each upstream event, before repair."""
+        self.unfinished: Failure | None = UNFINISHED
+        """See `RepairOptions`."""
         self.invalid_arguments_count: int = 0
         self.has_content: bool = False
         """Whether the last `feed` contained output, not only a start or keep-alive event."""
@@ -81,6 +83,7 @@ class PassthroughRepairer(ABC):
         self._learning_attempts = _LEARNING_ATTEMPTS
         self._map_failure: FailureMapper | None = None
         self._is_closed = False
+        self._is_cut = False  # the stream ended within a frame
 
     # Implemented by each dialect.
 
@@ -143,6 +146,7 @@ class PassthroughRepairer(ABC):
         """Set how the stream is repaired, before its first byte."""
         self.repair_log.strict_rules = options.strict
         self._map_failure = options.map_failure
+        self.unfinished = options.unfinished
 
     @property
     def is_complete(self) -> bool:
@@ -365,8 +369,8 @@ class PassthroughRepairer(ABC):
             values = lenient_json.parse_lenient(data)
             self.repair_log.record(lenient_json.malformed_json_rule(data, values), data.decode("utf-8", "replace"))
         if not values:
-            is_cut = not frame.ended  # `_finish_stream` decides whether that matters
-            return b"" if is_cut or self.is_done else self._fail(bad_stream_failure("a frame that is not JSON"))
+            self._is_cut = not frame.ended  # `_finish_stream` decides whether that matters
+            return b"" if self._is_cut or self.is_done else self._fail(bad_stream_failure("a frame that is not JSON"))
         objects = [self._scrub_event(item) for item in values if isinstance(item, dict)]
         if len(objects) < len(values):
             self.repair_log.record(self._UNKNOWN_EVENT_RULE, data.decode("utf-8", "replace"))

@@ -165,6 +165,11 @@ class BlockSequencer:
         self._ended: dict[int, bool] = {}  # index of an ended block -> whether the server ended it
         self._ids: set[str] = set()
 
+    @property
+    def may_be_whole(self) -> bool:
+        """Whether there is a block, and no tool input is incomplete or broken."""
+        return self._count > 0 and not self.broken_inputs and all(block.is_complete for block in self._open_blocks())
+
     def start_block(self, index: object, block: Json, more: Json) -> bytes:
         """Start a block."""
         number = _block_index(index)

@@ -287,7 +287,10 @@ class MessagesRepairer(PassthroughRepairer):
             return b""
         self.repair_log.record("msg-no-early-eof")
         if self._stop_reason() is None:
-            return self._fail_incomplete("the server's stream ended before the message was complete")
+            is_whole = self._blocks.may_be_whole and not self._is_cut
+            broken_off = incomplete_stream_failure("the server's stream ended before the message was complete")
+            if (failure := self.unfinished if is_whole else broken_off) is not None:
+                return self._fail(failure, is_ours=True)
         return self._end_message()
 
     def _error_bytes(self, failure: Failure) -> bytes:
