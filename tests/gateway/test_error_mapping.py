@@ -326,10 +326,10 @@ def test_an_overloaded_welldone_server_is_not_at_fault(status: int, code: str, f
         (error_mapping.upstream_disconnected("the reply is not HTTP"), 502, "upstream_died"),
         (error_mapping.upstream_disconnected("see http://10.0.0.7/ for more"), 502, "upstream_died"),
         (error_mapping.upstream_timeout(1.5), 504, "timeout"),
-        (error_mapping.empty_reply(), 502, "upstream_garbage"),
-        (error_mapping.compressed_reply(), 502, "upstream_garbage"),
-        (error_mapping.unrecognized_reply(), 502, "upstream_garbage"),
-        (error_mapping.reply_too_large(), 502, "upstream_garbage"),
+        (error_mapping.empty_reply().error, 502, "incomplete_stream"),
+        (error_mapping.compressed_reply().error, 502, "upstream_unreadable"),
+        (error_mapping.unrecognized_reply().error, 502, "upstream_unreadable"),
+        (error_mapping.reply_too_large().error, 502, "upstream_unreadable"),
     ],
 )
 def test_each_kind_of_missing_response_has_its_own_error(error: ApiError, status: int, code: str) -> None:

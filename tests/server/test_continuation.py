@@ -463,7 +463,7 @@ def test_the_request_log_and_the_capture_name_the_way(tmp_path: Path) -> None:
             reply = await serving.post(STREAM, headers=f"x-welldone-tape: {name}\r\n")
             assert text_of(reply) == TEXT
             (row,) = (await serving.get("/page/api/state")).json["recent"]
-            assert (row["continued"], row["failed"]) == (["prefill"], ["a:lost"])
+            assert (row["continued"], row["failed"]) == (["prefill"], ["a:cut"])
             capture = (await serving.get(f"/page/api/tapes/{name}")).json
             assert [attempt["continues"] for attempt in capture["attempts"]] == [None, "prefill"]
             assert "".join(step["sent"] for step in capture["steps"]).encode() in reply.body

@@ -110,7 +110,7 @@ def test_a_token_count_that_is_too_large_is_not_a_disconnect(tmp_path: Path) -> 
         flood = MockReply((MockChunk("1" * 2**20),), headers={"Content-Type": "application/json"}, end="endless")
         async with counting_gateway(tmp_path, [flood], each={"is_dynamic": True}) as serving:
             reply = await serving.post(CHAT, "/v1/chat/completions/input_tokens")
-            assert (reply.status, reply.error["code"]) == (502, "upstream_garbage")
+            assert (reply.status, reply.error["code"]) == (502, "upstream_unreadable")
             assert serving.server.upstreams.all[0].is_healthy
 
     run(work())

@@ -59,9 +59,9 @@ AT_ONCE = {
     "broken": Fails(502, "upstream_error"),
     "unavailable": Fails(503, "upstream_unavailable"),
     "unavailable-silent": Fails(503, "upstream_unavailable"),
-    "html": Fails(502, "upstream_garbage"),
-    "gzip": Fails(502, "upstream_garbage"),
-    "gzip-bomb": Fails(502, "upstream_garbage"),
+    "html": Fails(502, "upstream_unreadable"),
+    "gzip": Fails(502, "upstream_unreadable"),
+    "gzip-bomb": Fails(502, "upstream_unreadable"),
     "redirect-301": Fails(502, "upstream_redirect"),
     "redirect-302": Fails(502, "upstream_redirect"),
     "redirect-307": Fails(502, "upstream_redirect"),
@@ -201,10 +201,10 @@ def endless(start: str, again: str, **fields: Any) -> MockReply:  # noqa: ANN401
 
 JSON = {"Content-Type": "application/json"}
 ENDLESS = {
-    "a stream": (FAULT_REPLIES["endless"], "upstream_garbage"),
-    "a line": (endless("data: ", "x" * 65536), "upstream_garbage"),
-    "a JSON object": (endless('{"choices":[', "[" * 65536, headers=JSON), "upstream_garbage"),
-    "blanks": (endless(" ", " " * 65536, headers=JSON), "upstream_garbage"),
+    "a stream": (FAULT_REPLIES["endless"], "upstream_unreadable"),
+    "a line": (endless("data: ", "x" * 65536), "upstream_unreadable"),
+    "a JSON object": (endless('{"choices":[', "[" * 65536, headers=JSON), "upstream_unreadable"),
+    "blanks": (endless(" ", " " * 65536, headers=JSON), "upstream_unreadable"),
     "an error": (endless("{", "x" * 65536, status=500, headers=JSON), "upstream_error"),
     "a head": (endless("HTTP/1.1 200 OK\r\n", "X-Odd: 1\r\n", raw=True), "upstream_died"),
     "hints": (endless("", "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n", raw=True), "upstream_died"),

@@ -24,8 +24,6 @@ _MAX_PARALLEL_CHOICES = 16  # choices of one request that are requested from an 
 _MAX_ATTEMPTS = 2  # the second goes to another upstream, or to the restarted engine
 _MAX_ATTEMPTS_DYNAMIC = 4
 """A node that fails takes several replicas with it, and the next attempts may have gone to the same node."""
-_GONE_OUTCOMES = ("lost", str(HTTPStatus.SERVICE_UNAVAILABLE.value))
-"""Outcomes after which a replica may be gone: it disconnected, or is shutting down."""
 _API_PREFIX = "/v1"
 _RETRY_AFTER_S = 1.0  # while no replica runs: they start within seconds or minutes
 
@@ -283,7 +281,8 @@ class UpstreamLease(BackendLease):
                 upstream.breaker.record_success()
             elif not failure.is_stale:
                 upstream.breaker.record_failure(self.probe)
-                if upstream.settings.is_dynamic and (failure.is_disconnect or failure.outcome in _GONE_OUTCOMES):
+                # It is gone, or shutting down.
+                if upstream.settings.is_dynamic and (failure.is_disconnect or failure.outcome == "503"):
                     upstream.mark_unhealthy()  # other replicas run or will start soon
             if failure is None:
                 upstream.record_request(None)

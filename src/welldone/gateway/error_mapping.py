@@ -16,6 +16,7 @@ from welldone.engines.errors import EngineError
 from welldone.gateway.errors import ERROR_TYPES, ApiError
 from welldone.gateway.upstream import Upstream
 from welldone.http.connect import HttpClientError
+from welldone.http.response_parser import HEAD_TOO_LONG, NOT_HTTP
 from welldone.protocol.events import Failure, Json
 from welldone.protocol.json_budget import decode
 from welldone.protocol.lenient_json import as_list
@@ -243,26 +244,6 @@ def upstream_timeout(timeout_s: float) -> ApiError:
     return ApiError(504, f"The upstream or engine sent nothing for {timeout_s:g} seconds.", code="timeout")
 
 
-def empty_reply() -> ApiError:
-    """The response has no body."""
-    return _bad_gateway("The upstream's response is empty.", "upstream_garbage")
-
-
-def compressed_reply() -> ApiError:
-    """The body is compressed although `Accept-Encoding` excludes it; it could decompress to any size."""
-    return _bad_gateway("The upstream's response is compressed, which the request excludes.", "upstream_garbage")
-
-
-def unrecognized_reply() -> ApiError:
-    """The body is neither a stream nor JSON, such as an HTML page."""
-    return _bad_gateway("The upstream's response is neither a stream nor JSON.", "upstream_garbage")
-
-
-def reply_too_large() -> ApiError:
-    """The response exceeds the buffer."""
-    return _bad_gateway("The upstream's response is too large to buffer.", "upstream_garbage")
-
-
 # Parsing and redaction.
 
 
@@ -376,6 +357,9 @@ ERROR_BODY_TIMEOUT_S = 5.0
 OUTCOME_TIMEOUT = "timeout"
 """Outcome (a metric label) of an attempt without bytes for too long."""
 
+OUTCOME_CUT, OUTCOME_UNREADABLE = "cut", "unreadable"
+"""Outcomes (metric labels) of a reply that broke off, or lacks a part, and of one that is no answer."""
+
 OUTCOME_NO_ROOM = "no_room"
 """Outcome (a metric label) where this machine has no free ports, file descriptors or memory for a connection."""
 
@@ -441,12 +425,37 @@ def connection_failure(error: HttpClientError, upstream: Upstream | None) -> Att
     return AttemptFailure(busy, OUTCOME_NO_ROOM, is_server_fault=False, is_retryable=False)
 
 
-def disconnect_failure(error: HttpClientError, upstream: Upstream | None) -> AttemptFailure:
-    """The failure for a reply that breaks off, or is not HTTP."""
+def disconnect_failure(error: HttpClientError, upstream: Upstream | None, *, has_head: bool = False) -> AttemptFailure:
+    """The failure for a reply that breaks off, or is not HTTP. `has_head`: its status was received."""
     api_error = engine_died() if upstream is None else upstream_disconnected(str(error))
-    return AttemptFailure(api_error, "lost", is_stale=error.is_stale, is_disconnect=True)
+    outcome = OUTCOME_UNREADABLE if str(error) in (NOT_HTTP, HEAD_TOO_LONG) else OUTCOME_CUT if has_head else "lost"
+    return AttemptFailure(api_error, outcome, is_stale=error.is_stale, is_disconnect=True)
 
 
 def timeout_failure(timeout_s: float) -> AttemptFailure:
     """The failure for a server that sent nothing for `timeout_s`."""
     return AttemptFailure(upstream_timeout(timeout_s), OUTCOME_TIMEOUT)
+
+
+def empty_reply() -> AttemptFailure:
+    """The failure for a response without a body."""
+    return AttemptFailure(_bad_gateway("The upstream's response is empty.", "incomplete_stream"), OUTCOME_CUT)
+
+
+def compressed_reply() -> AttemptFailure:
+    """The failure for a body compressed although `Accept-Encoding` excludes it; it could decompress to any size."""
+    return _unreadable("The upstream's response is compressed, which the request excludes.")
+
+
+def unrecognized_reply() -> AttemptFailure:
+    """The failure for a body that is neither a stream nor JSON, such as an HTML page."""
+    return _unreadable("The upstream's response is neither a stream nor JSON.")
+
+
+def reply_too_large() -> AttemptFailure:
+    """The failure for a response that exceeds the buffer."""
+    return _unreadable("The upstream's response is too large to buffer.")
+
+
+def _unreadable(message: str) -> AttemptFailure:
+    return AttemptFailure(_bad_gateway(message, "upstream_unreadable"), OUTCOME_UNREADABLE)

@@ -436,12 +436,13 @@ class BufferingReceiver:
         self.is_too_large: bool = False
         self.response: asyncio.Future[BufferedResponse] = asyncio.get_running_loop().create_future()
         self._limit_bytes = limit_bytes
-        self._status = 0
+        self.status: int = 0
+        """0 until the head was received."""
         self._headers: Mapping[str, str] = {}
         self._body = bytearray()
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
-        self._status, self._headers = status, headers
+        self.status, self._headers = status, headers
 
     def data(self, data: bytes) -> None:
         self._body += data
@@ -455,7 +456,7 @@ class BufferingReceiver:
         if error is not None:
             self.response.set_exception(error)
         else:
-            self.response.set_result(BufferedResponse(self._status, self._headers, bytes(self._body)))
+            self.response.set_result(BufferedResponse(self.status, self._headers, bytes(self._body)))
 
 
 def _encode_request(address: Address, method: str, path: str, options: RequestOptions, *, is_last: bool) -> bytes:

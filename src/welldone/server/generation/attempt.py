@@ -44,6 +44,8 @@ _KEEP_ALIVE_FACTOR = 6
 """Multiple of `first_byte_s` without content that is allowed while keep-alives arrive: an hour by default."""
 _FRAME_ENDS = (b"\n\n", b"\r\n\r\n")
 _OK = 200
+_OUTCOMES = {"incomplete_stream": error_mapping.OUTCOME_CUT, "bad_upstream_stream": error_mapping.OUTCOME_UNREADABLE}
+"""Outcomes of failures that are found in a stream, by code; those of an upstream's own errors are statuses."""
 
 
 class _ReplyKind(Enum):
@@ -274,7 +276,7 @@ class UpstreamAttempt:
             self._reply_kind = _ReplyKind.ERROR
             self._schedule(error_mapping.ERROR_BODY_TIMEOUT_S, self._fail_with_status)
         elif headers.get("content-encoding", "identity").lower() != "identity":
-            self.fail(AttemptFailure(error_mapping.compressed_reply(), "garbage"))
+            self.fail(error_mapping.compressed_reply())
         elif headers.get("content-type", _SSE_TYPE).lower().startswith(_SSE_TYPE):
             self._reply_kind = _ReplyKind.STREAM
             self._listener.on_accepted()
@@ -325,21 +327,20 @@ class UpstreamAttempt:
             return
         for observer in self._observers:
             observer.end(None if error is None else str(error))
-        if error is not None and not (
-            self._reply_kind is _ReplyKind.STREAM and self._listener.is_complete(self.part_index)
-        ):
-            upstream = None if self._lease is None else self._lease.upstream
-            self._settle(error_mapping.disconnect_failure(error, upstream))
+        upstream = None if self._lease is None else self._lease.upstream
+        is_stream = self._reply_kind is _ReplyKind.STREAM
+        if error is not None and not (is_stream and self._listener.is_complete(self.part_index)):
+            self._settle(error_mapping.disconnect_failure(error, upstream, has_head=self._status > 0))
         elif self._reply_kind is _ReplyKind.ERROR:
             self._fail_with_status()
-        elif self._reply_kind is _ReplyKind.STREAM:
+        elif is_stream:
             self._complete()
         elif self._reply_kind is _ReplyKind.FULL_BODY:
             self._steps = self._listener.on_full_body(bytes(self._buffer), self.part_index)
             self._buffer.clear()
             self._read_in_steps()
         else:
-            self.fail(AttemptFailure(error_mapping.empty_reply(), "garbage"))
+            self.fail(error_mapping.empty_reply())
 
     def _read_in_steps(self) -> None:
         """Parse a whole reply for one time slice, then let the event loop run."""
@@ -373,7 +374,7 @@ class UpstreamAttempt:
             if start in b"{[":
                 self._reply_kind = _ReplyKind.FULL_BODY
             elif start == b"<":
-                self.fail(AttemptFailure(error_mapping.unrecognized_reply(), "garbage"))
+                self.fail(error_mapping.unrecognized_reply())
             else:
                 self._reply_kind = _ReplyKind.STREAM
                 self._listener.on_accepted()
@@ -382,7 +383,7 @@ class UpstreamAttempt:
         if self._reply_kind is _ReplyKind.ERROR and len(self._buffer) > error_mapping.ERROR_LIMIT_BYTES:
             self._fail_with_status()
         elif len(self._buffer) > STEPWISE_LIMIT_BYTES:
-            self.fail(AttemptFailure(error_mapping.reply_too_large(), "garbage"))
+            self.fail(error_mapping.reply_too_large())
 
     def _fail_with_status(self) -> None:
         if self._result.done() or self._lease is None:
@@ -421,9 +422,10 @@ def classify_failure(failure: Failure) -> AttemptFailure:
     status = _STATUS_BY_ERROR.get(failure.type) or _STATUS_BY_ERROR.get(failure.code or "", 502)
     retry_after_s = _RETRY_AFTER_S if status in (429, 503) else None
     error = ApiError(status, failure.message, param=failure.param, code=failure.code, retry_after_s=retry_after_s)
+    outcome = _OUTCOMES.get(failure.code or "", str(status))
     return AttemptFailure(
         error,
-        "garbage" if status == 502 else str(status),
+        outcome,
         is_server_fault=status >= 500 and failure.code not in OVERLOAD_CODES,
         is_retryable=status != 400 and failure.code != error_mapping.QUEUE_TIMEOUT,
     )

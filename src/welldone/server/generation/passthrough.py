@@ -213,9 +213,9 @@ class PassthroughRequest(ClientOutput):
         if not 200 <= self._status < 300:
             return await self._read_error(lease)
         if self._headers.get("content-encoding", "identity").lower() != "identity":
-            return AttemptFailure(error_mapping.compressed_reply(), "garbage")
+            return error_mapping.compressed_reply()
         if self._headers.get("content-type", "").lower().startswith("text/html"):
-            return AttemptFailure(error_mapping.unrecognized_reply(), "garbage")
+            return error_mapping.unrecognized_reply()
         self._keep_edges(bytes(self._buffer))
         stream = await self._open_stream(self._reply_headers(), status=self._status)
         while not self._is_finished:
@@ -225,7 +225,7 @@ class PassthroughRequest(ClientOutput):
             elif not await self._wait_for_data(lease.idle_s):
                 return error_mapping.timeout_failure(lease.idle_s)
         if self._error is not None:
-            return error_mapping.disconnect_failure(self._error, lease.upstream)
+            return error_mapping.disconnect_failure(self._error, lease.upstream, has_head=True)
         await stream.end()
         return None
 

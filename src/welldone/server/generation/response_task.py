@@ -26,7 +26,7 @@ from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Json
 from welldone.protocol.fast_path import FastPath
-from welldone.protocol.fields import incomplete_stream_failure
+from welldone.protocol.fields import BROKEN_OFF
 from welldone.protocol.pipeline import BufferedPipeline, Pipeline, StreamPipeline
 from welldone.protocol.replay import AnyPipeline
 from welldone.protocol.request_facts import DEFAULT_OPTIONS, RepairOptions
@@ -66,7 +66,6 @@ _GRACE_S = {
     PartState.DONE: 0.5,  # for the end of the body after [DONE]
 }
 """How long the end of a body is awaited."""
-_BROKEN_OFF = incomplete_stream_failure("the server's stream ended before the answer was complete")
 _NEVER_S = 86_400.0
 _EVENT_STREAM_HEADERS = dict(sse.HEADERS)
 _PROMPT_PARAMS = {
@@ -363,7 +362,7 @@ class ResponseTask(ClientOutput):
             return False
         del self._attempts[part]
         if is_restartable:
-            self._continue_pipeline(part, Continuation(way=ContinuationWay.REPLAY, failure=_BROKEN_OFF))
+            self._continue_pipeline(part, Continuation(way=ContinuationWay.REPLAY, failure=BROKEN_OFF))
         elif has_output:
             self._discard_output()
         if attempt.is_billable:
@@ -468,7 +467,7 @@ class ResponseTask(ClientOutput):
             if self._template_slot is not None:
                 self._template_slot.report(is_match=templated.is_overlong)
         if self._received_bytes > _BUFFERED_LIMIT_BYTES and self.pipeline.retains_output:
-            self.abort(reply_too_large())
+            self.abort(reply_too_large().error)
             return False
         if self._recorded is not None:
             self._recorded += data

@@ -204,8 +204,8 @@ class JsonRequest(msgspec.Struct, kw_only=True):
             if exchange is None:
                 return error_mapping.connection_failure(error, upstream)
             if receiver.is_too_large:
-                return AttemptFailure(error_mapping.reply_too_large(), "garbage")
-            return error_mapping.disconnect_failure(error, upstream)
+                return error_mapping.reply_too_large()
+            return error_mapping.disconnect_failure(error, upstream, has_head=receiver.status > 0)
         finally:
             if exchange is not None:
                 exchange.close()
@@ -219,9 +219,7 @@ class JsonRequest(msgspec.Struct, kw_only=True):
             value = None
         required = self.required_integer
         if not isinstance(value, dict) or (required and type(value.get(required)) is not int):
-            return AttemptFailure(
-                error_mapping.invalid_engine_reply() if upstream is None else error_mapping.unrecognized_reply(),
-                "garbage",
-            )
+            failure = error_mapping.unrecognized_reply()
+            return failure if upstream else msgspec.structs.replace(failure, error=error_mapping.invalid_engine_reply())
         self.reply = value
         return None

@@ -35,9 +35,8 @@ ENDPOINTS = frozenset(
 )
 
 CLIENT_LEFT = "left"
-OUTCOMES = frozenset({"unreachable", "no_room", "lost", "timeout", "garbage", CLIENT_LEFT})
-"""Outcomes of attempts without a status: no connection (`no_room`: this machine has no resources for one), connection
-lost, timeout, response is not HTTP, client disconnected."""
+OUTCOMES = frozenset({"unreachable", "no_room", "lost", "cut", "unreadable", "timeout", CLIENT_LEFT})
+"""Outcomes of attempts without a status. docs/observability.md explains them."""
 
 RESUME_OUTCOMES = ("resumed", "not_found", "gone", "invalid")
 """Outcomes of requests to resume a stream: 200, 404, 410 (events are no longer kept), 400."""
