@@ -107,3 +107,17 @@ def test_the_circuit_breaker_is_logged_when_it_opens_and_when_it_closes(
         UNAUTHORIZED_LINE,
         ("INFO", "the upstream answers again"),
     ]
+
+
+def test_answers_without_an_end_are_logged_in_growing_steps(recorder: LogRecorder, upstream: Upstream) -> None:
+    for _ in range(11):
+        upstream.record_request("unfinished")
+        upstream.record_request(None)
+    assert recorder.lines == [
+        (
+            "WARNING",
+            f"the upstream ended {count} of its answers without a finish_reason; "
+            'if that is its way, set ends = "close" for it',
+        )
+        for count in (1, 10)
+    ]

@@ -74,6 +74,11 @@ class UpstreamSettings:
     text: str = setting(
         "delta", "content of each chunk: delta, the new text; cumulative, all text so far", choices="delta cumulative"
     )
+    ends: str = setting(
+        "finish",
+        "what ends an answer: finish, its finish_reason or [DONE]; close, also the end of its HTTP body",
+        choices="finish close",
+    )
     json_tool_calls: bool = setting(
         False, "convert an answer that is only the JSON of a call, bare or in a code fence, to that tool call"
     )

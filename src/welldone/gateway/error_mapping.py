@@ -18,6 +18,7 @@ from welldone.gateway.upstream import Upstream
 from welldone.http.connect import HttpClientError
 from welldone.http.response_parser import HEAD_TOO_LONG, NOT_HTTP
 from welldone.protocol.events import Failure, Json
+from welldone.protocol.fields import incomplete_stream_failure
 from welldone.protocol.json_budget import decode
 from welldone.protocol.lenient_json import as_list
 
@@ -440,6 +441,12 @@ def timeout_failure(timeout_s: float) -> AttemptFailure:
 def empty_reply() -> AttemptFailure:
     """The failure for a response without a body."""
     return AttemptFailure(_bad_gateway("The upstream's response is empty.", "incomplete_stream"), OUTCOME_CUT)
+
+
+UNFINISHED = incomplete_stream_failure(
+    'The upstream\'s answer ended without a finish_reason. If that is its way, the gateway needs ends = "close" for it.'
+)
+"""Failure of an answer of an upstream that may be complete. `Upstream` counts them."""
 
 
 def compressed_reply() -> AttemptFailure:

@@ -124,6 +124,9 @@ REMEMBERED_MODELS = 256
 _AUTH_ERROR_STATUSES, _TOO_MANY_REQUESTS = (401, 403), 429
 _NO_LIST_HINT = "check the path of its URL, or name its models with models ="
 
+OUTCOME_UNFINISHED = "unfinished"
+"""Outcome (a metric label) of an answer that ended well, but without a finish reason."""
+
 _REPLICA_KIND = "llamacpp"
 """Cluster replicas run the same engine as local models and receive the same requests."""
 
@@ -186,12 +189,15 @@ class Upstream:
         self._was_ever_healthy = False
         self._health_problem: str | None = None
         self._listing_problem: str | None = None
+        self._unfinished_count = 0  # answers that ended well, but without a finish reason
         self._models: dict[str, ListedModel] | None = None
 
     @property
     def problem(self) -> str | None:
         """What is wrong and what to do, without addresses and keys; None if healthy."""
-        return self._health_problem or self._listing_problem
+        ended = f"the upstream ended {self._unfinished_count:,} of its answers without a finish_reason"
+        hint = f'{ended}; if that is its way, set ends = "close" for it' if self._unfinished_count else None
+        return self._health_problem or self._listing_problem or hint
 
     @property
     def recent_failure(self) -> str | None:
@@ -281,6 +287,10 @@ class Upstream:
 
     def record_request(self, failure: str | None) -> None:
         """Record the result of a request: None, or the outcome of its failure."""
+        if failure == OUTCOME_UNFINISHED:
+            self._unfinished_count += 1
+            if str(self._unfinished_count).strip("0") == "1":  # 1, 10, 100: the log has a line for each
+                self._on_change(self)
         was_failing = self._failed_requests >= FAILING_AFTER_REQUESTS
         self._failed_requests = 0 if failure is None else self._failed_requests + 1
         self._last_failure = failure or ""

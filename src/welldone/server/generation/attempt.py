@@ -14,6 +14,7 @@ from welldone.gateway import error_mapping
 from welldone.gateway.backends import BackendLease
 from welldone.gateway.error_mapping import OVERLOAD_CODES, AttemptFailure
 from welldone.gateway.errors import SHUTTING_DOWN, ApiError
+from welldone.gateway.upstream import OUTCOME_UNFINISHED
 from welldone.http.client import Exchange, split_chunk_framing
 from welldone.http.connect import HttpClientError
 from welldone.http.server import StreamingResponse
@@ -44,6 +45,7 @@ _KEEP_ALIVE_FACTOR = 6
 """Multiple of `first_byte_s` without content that is allowed while keep-alives arrive: an hour by default."""
 _FRAME_ENDS = (b"\n\n", b"\r\n\r\n")
 _OK = 200
+_NO_FRAMING = HttpClientError("it has neither a length nor a last chunk, so nothing shows whether it is complete")
 _OUTCOMES = {"incomplete_stream": error_mapping.OUTCOME_CUT, "bad_upstream_stream": error_mapping.OUTCOME_UNREADABLE}
 """Outcomes of failures that are found in a stream, by code; those of an upstream's own errors are statuses."""
 
@@ -329,6 +331,8 @@ class UpstreamAttempt:
             observer.end(None if error is None else str(error))
         upstream = None if self._lease is None else self._lease.upstream
         is_stream = self._reply_kind is _ReplyKind.STREAM
+        if is_stream and error is None and upstream is not None and upstream.settings.ends == "close":
+            error = None if self._headers.keys() & {"content-length", "transfer-encoding"} else _NO_FRAMING
         if error is not None and not (is_stream and self._listener.is_complete(self.part_index)):
             self._settle(error_mapping.disconnect_failure(error, upstream, has_head=self._status > 0))
         elif self._reply_kind is _ReplyKind.ERROR:
@@ -422,10 +426,11 @@ def classify_failure(failure: Failure) -> AttemptFailure:
     status = _STATUS_BY_ERROR.get(failure.type) or _STATUS_BY_ERROR.get(failure.code or "", 502)
     retry_after_s = _RETRY_AFTER_S if status in (429, 503) else None
     error = ApiError(status, failure.message, param=failure.param, code=failure.code, retry_after_s=retry_after_s)
-    outcome = _OUTCOMES.get(failure.code or "", str(status))
+    is_unfinished = failure == error_mapping.UNFINISHED
+    outcome = OUTCOME_UNFINISHED if is_unfinished else _OUTCOMES.get(failure.code or "", str(status))
     return AttemptFailure(
         error,
         outcome,
-        is_server_fault=status >= 500 and failure.code not in OVERLOAD_CODES,
+        is_server_fault=status >= 500 and failure.code not in OVERLOAD_CODES and not is_unfinished,
         is_retryable=status != 400 and failure.code != error_mapping.QUEUE_TIMEOUT,
     )

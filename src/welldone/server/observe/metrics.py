@@ -35,7 +35,7 @@ ENDPOINTS = frozenset(
 )
 
 CLIENT_LEFT = "left"
-OUTCOMES = frozenset({"unreachable", "no_room", "lost", "cut", "unreadable", "timeout", CLIENT_LEFT})
+OUTCOMES = frozenset({"unreachable", "no_room", "lost", "cut", "unfinished", "unreadable", "timeout", CLIENT_LEFT})
 """Outcomes of attempts without a status. docs/observability.md explains them."""
 
 RESUME_OUTCOMES = ("resumed", "not_found", "gone", "invalid")
