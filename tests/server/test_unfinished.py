@@ -78,6 +78,17 @@ def test_a_complete_body_ends_an_answer_with_close(
     assert "unfinished" not in metrics
 
 
+def test_equal_streams_end_alike(tmp_path: Path) -> None:
+    """From the second on they may be written from a template."""
+
+    async def work() -> None:
+        async with gateway(tmp_path, [UNFINISHED], **CLOSE) as serving:
+            responses = [await serving.post(STREAM) for _ in range(4)]
+        assert [(is_stop(response), response.findings()) for response in responses] == [(True, [])] * 4
+
+    run(work())
+
+
 @BOTH
 @table(
     ("reply", "outcome"),
