@@ -94,7 +94,7 @@ def test_a_repaired_stream_has_the_content_of_the_original(reply: RecordedTrace)
     if sent.error is not None:
         assert repaired.error == sent.error
     elif reply.name in DISCONNECTED:
-        assert (repaired.error, repaired.finishes) == ("the server's stream ended before the answer was complete", {})
+        assert (repaired.error, repaired.finishes) == ("the server's answer ended without a finish_reason", {})
     else:
         assert repaired.error is None
         assert repaired.finishes == {index: RENAMED.get(reply.name, reason) for index, reason in sent.finishes.items()}

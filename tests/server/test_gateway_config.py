@@ -389,7 +389,7 @@ def test_the_example_of_the_gateway_page_is_valid(read: Read) -> None:
     config = read("", "\n".join(examples), CLOUD_KEY=KEY, CI_KEY=f"{KEY}-ci", REDIS_URL="redis://host:6379/0")
     assert config.limits.store == "redis://host:6379/0"
     assert _problems(config, Path()) == []
-    assert [upstream.name for upstream in config.upstreams] == ["lab", "cloud", "gpu", "new"]
+    assert [upstream.name for upstream in config.upstreams] == ["lab", "cloud", "small", "gpu", "new"]
     assert config.routes["*"] == ("qwen-7b@lab",)
 
 
