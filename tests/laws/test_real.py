@@ -86,6 +86,7 @@ VARIANTS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "carriage returns": ("sse-lf-only", lambda body: body.replace(b"\n", b"\r\n")),
     "a byte order mark": ("sse-no-bom", lambda body: b"\xef\xbb\xbf" + body),
     "no space": ("sse-data-space", lambda body: body.replace(b"data: ", b"data:")),
+    "a repeated prefix": ("sse-data-space", lambda body: body.replace(b"data: ", b"data: data: ")),
     "no field name": ("sse-data-space", lambda body: body.replace(b"data: ", b"")),
     "ids": ("sse-no-id-field", lambda body: body.replace(b"data: ", b"id: 7\ndata: ")),
     "retry fields": ("sse-no-retry-frame", lambda body: b"retry: 7\n\n" + body),

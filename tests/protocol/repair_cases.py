@@ -111,6 +111,7 @@ FRAMING = [
     Case("sse-data-space", CORRECT.replace(b"data: ", b"data:"), CORRECT, ("end-done-exact",)),
     Case("sse-data-space", CORRECT.replace(b"data: {", b"data:  {"), CORRECT),
     Case("sse-data-space", CORRECT.replace(b"data: {", b"{"), CORRECT),
+    Case("sse-data-space", CORRECT.replace(b"data: ", b"data: data: "), CORRECT, ("end-done-exact",)),
     Case("sse-lf-only", CORRECT.replace(b"\n", b"\r\n"), CORRECT),
     Case("sse-lf-only", CORRECT.replace(b"\n", b"\r"), CORRECT),
     Case("sse-no-bom", b"\xef\xbb\xbf" + CORRECT, CORRECT),

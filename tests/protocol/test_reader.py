@@ -77,6 +77,8 @@ FRAMES: list[tuple[bytes, list[Event], list[str]]] = [
     # framing
     (b"data:" + A + b"\n\n", [TEXT_A], ["sse-data-space"]),
     (b"data:  " + A + b"\n\n", [TEXT_A], ["sse-data-space"]),
+    (b"data: data: " + A + b"\n\n", [TEXT_A], ["sse-data-space"]),
+    (b"data:data:data:" + A + b"\r\n\r\n", [TEXT_A], ["sse-data-space", "sse-lf-only"]),
     (A + b"\n\n" + B + b"\n\n", [TEXT_A, SAID_B], ["sse-data-space"]),
     (b"data: " + A + b"\r\n\r\n", [TEXT_A], ["sse-lf-only"]),
     (b"data: " + A + b"\r\r", [TEXT_A], ["sse-lf-only"]),
@@ -127,6 +129,7 @@ FRAMES: list[tuple[bytes, list[Event], list[str]]] = [
     (b'data: "[DONE]"\n\n', [], ["end-done-exact"]),
     (b"data: [done]\n\n", [], ["end-done-exact"]),
     (b"data:[DONE]\n\n", [], ["end-done-exact", "sse-data-space"]),
+    (b"data: data: [DONE]\n\n", [], ["end-done-exact", "sse-data-space"]),
     (b"[DONE]\n\n", [], ["end-done-exact", "sse-data-space"]),
     (b"data: [DONE]", [], ["end-last-event-terminated"]),
     (b"data: [DONE]\n", [], ["end-last-event-terminated"]),

@@ -262,7 +262,7 @@ class EventReader:
 
     def _read_done(self, text: bytes, frame: sse.Frame) -> None:
         self._repair_log.record_if(self.is_done, "end-done-last", "[DONE] again")
-        if text != b"[DONE]" or b"data: [DONE]" not in frame.raw:
+        if text != b"[DONE]" or b"data: [DONE]" not in sse.split_lines(frame.raw):
             self._repair_log.record("end-done-exact", text.decode("utf-8", "replace"))
         self.is_done = True
 

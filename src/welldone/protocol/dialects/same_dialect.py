@@ -17,7 +17,7 @@ from welldone.protocol.dialects.text_deltas import TextDeltaTemplate, learn_text
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Failure, FailureMapper, Json, Usage
 from welldone.protocol.fields import UNFINISHED, bad_stream_failure, incomplete_stream_failure, strict_rule_failure
-from welldone.protocol.frame_checks import check_characters, check_lines, recover_data
+from welldone.protocol.frame_checks import check_characters, check_lines, has_repeated_prefix, recover_data
 from welldone.protocol.json_budget import exceeds_blocking_budget, run_to_completion
 from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import RepairOptions
@@ -330,7 +330,7 @@ class PassthroughRepairer(ABC):
             # Lenient parsing of large data would block other streams.
             self.repair_log.record("enc-strict-json", f"a frame of {len(data)} bytes")
             return self._fail(bad_stream_failure(f"a frame that is {lenient_json.describe_unreadable(data)}"))
-        if not self._is_regular(frame, data):  # other fields, comments or line ends
+        if not self._is_regular(frame, data) or has_repeated_prefix(data):  # other fields, comments or line ends
             lines = sse.split_lines(frame.raw)
             if all(line.startswith(b":") for line in lines):
                 return self._keep_alive_bytes()

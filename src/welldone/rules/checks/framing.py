@@ -278,14 +278,14 @@ def _on_one_line(message: StreamMessage) -> Iterator[Violation]:
 
 @CHECKS.rule("sse-data-space")
 def _data_space(view: TraceView) -> Iterator[Violation]:
-    bare = {message.frame_number for message in view.messages if message.lacks_data_prefix}
+    bare = {message.frame_number for message in view.messages if message.has_bad_prefix}
     for number, frame in enumerate(view.frames, start=1):
         line = _badly_spaced(frame)
         if line is not None:
             text = line.decode("utf-8", "replace")
             yield Violation(number, text, f"data: {text.removeprefix('data:').strip()[:60]}")
         elif number in bare:
-            yield Violation(number, frame.raw.decode("utf-8", "replace"), "'data: ' before the JSON")
+            yield Violation(number, frame.raw.decode("utf-8", "replace"), "'data: ' once before the JSON")
 
 
 def _badly_spaced(frame: sse.Frame) -> bytes | None:

@@ -65,8 +65,8 @@ class StreamMessage(msgspec.Struct, frozen=True):
     value: ParsedValue
     json: dict[str, Any]
     """Its JSON object; empty if it is something else."""
-    lacks_data_prefix: bool = False
-    """Whether its line had no `data:`."""
+    has_bad_prefix: bool = False
+    """Whether its line had no `data:`, or more than one."""
 
 
 class TraceEvent(msgspec.Struct, frozen=True):
@@ -106,6 +106,7 @@ _CONSTANTS_DECODER = json.JSONDecoder(parse_int=_integer)
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DONE = re.compile(r"""(["']?)\[? {0,4}done {0,4}\]?\1(?=\s|$)""", re.IGNORECASE)
+_REPEATED_PREFIX = re.compile(r"^(?:data: {0,4})+(?=[\[{])", re.MULTILINE)
 _SSE_FIELDS = (b"", b"data", b"event", b"id", b"retry", b"error")
 
 
@@ -228,21 +229,28 @@ def _payload(line: bytes) -> bytes:
     return b"" if name in _SSE_FIELDS else line
 
 
+def _read_data(data: bytes) -> tuple[list[ParsedValue], bool]:
+    """Parse the data of a frame; return its values, and whether the data starts with `data:` again."""
+    text, count = _REPEATED_PREFIX.subn("", data.decode("utf-8", "replace"))
+    return read_values(text), count > 0
+
+
 def _frame_values(frame: sse.Frame) -> Iterator[tuple[ParsedValue, bool]]:
-    """Yield the values of a frame, each with whether its `data:` is missing."""
+    """Yield the values of a frame, each with whether its `data:` is missing or repeated."""
     if frame.data is not None and frame.raw == sse.data_frame(frame.data):
         # The common case: one data line and nothing else.
-        yield from ((value, False) for value in read_values(frame.data.decode("utf-8", "replace")))
+        values, is_repeated = _read_data(frame.data)
+        yield from ((value, is_repeated) for value in values)
         return
     lines = sse.split_lines(frame.raw)
     strays = [line for line in lines if sse.parse_field(line)[0] not in _SSE_FIELDS]
     if frame.data is not None:
-        values = read_values(frame.data.decode("utf-8", "replace"))
+        values, is_repeated = _read_data(frame.data)
         # A line break inside the JSON leaves its later lines without `data:`.
         needs_strays = bool(strays) and not _is_readable(values)
         if needs_strays and _is_readable(together := read_values(_join_lines([_payload(line) for line in lines]))):
             values, strays = together, []
-        yield from ((value, False) for value in values)
+        yield from ((value, is_repeated) for value in values)
     if bare := _unprefixed_lines(strays):
         yield from ((value, True) for value in read_values(_join_lines(bare)))
     for line in lines:
