@@ -270,6 +270,7 @@ USAGE = [
         "use-final-chunk",
         stream(*HELLO[:3], HELLO[3] | {"usage": count()}),
         COUNTED,
+MOONSHOT = [*HELLO[:3], chunk(choice({}, "stop", usage=count()))]
         ("use-null-elsewhere",),
         facts=FACTS,
     ),
@@ -279,6 +280,12 @@ USAGE = [
         "use-null-elsewhere", stream(*(one | {"usage": count()} for one in HELLO)), stream(*HELLO, usage_chunk(count()))
     ),
     Case(
+    Case(
+        "use-final-chunk",
+        stream(*MOONSHOT),
+        stream(*(one | {"usage": None} for one in MOONSHOT), usage_chunk(count())),
+        facts=FACTS,
+    ),
         "use-not-zero",
         stream(*(one | {"usage": count(0, 0)} for one in HELLO), usage_chunk(count())),
         COUNTED,
@@ -443,6 +450,7 @@ ERRORS = [
 ]
 
 TWO = [role(), role(1), delta_chunk({"content": "a"}), delta_chunk({"content": "b"}, 1), finish(), finish("stop", 1)]
+    Case("err-not-with-choices", stream(*HELLO[:2], chunk(choice({}, "error", error=BOOM))), BROKEN),
 
 CHOICES = [
     Case("n-index-int", CORRECT.replace(b'"index":0,', b""), CORRECT),

@@ -2,11 +2,26 @@
 
 from typing import Any
 
-from tests.protocol.build import count, rules
+from tests.protocol.build import (
+    CHAT,
+    FALLBACK,
+    choice,
+    chunk,
+    content_chunks,
+    count,
+    role,
+    rules,
+    stream,
+    usage_chunk,
+)
 from tests.table import table
 from welldone.protocol.events import Usage
 from welldone.protocol.fields import is_placeholder_usage, read_usage, usage_object
+from welldone.protocol.pipeline import StreamPipeline
 from welldone.protocol.repair_log import RepairLog
+from welldone.protocol.request_facts import RequestFacts
+from welldone.rules.judge import judge
+from welldone.rules.trace import Trace
 
 
 def read(usage: dict[str, Any]) -> tuple[Usage | None, list[str]]:
@@ -91,3 +106,48 @@ def test_usage_of_zero_tokens_is_a_placeholder() -> None:
     assert is_placeholder_usage(Usage(0, 0, 0, {})) is True
     assert is_placeholder_usage(Usage(5, 0, 5, {})) is False
     assert is_placeholder_usage(Usage(0, 3, 3, {})) is False
+
+
+@table(
+    ("in_choice", "after", "choices", "usage"),
+    [
+        (count(5, 3), [], 1, Usage(5, 3, 8, {})),
+        (count(5, 3), [usage_chunk(count(5, 4))], 1, Usage(5, 4, 9, {})),
+        (count(5, 3), [usage_chunk(count(0, 0))], 1, Usage(5, 3, 8, {})),
+        (count(0, 0), [], 1, None),
+        ({"prompt_tokens": 5}, [], 1, None),
+        ("none", [], 1, None),
+        (count(5, 3), [], 2, None),  # one of two counts
+    ],
+)
+def test_usage_in_the_last_choice_counts_unless_there_is_one_on_a_chunk(
+    in_choice: object, after: list[object], choices: int, usage: Usage | None
+) -> None:
+    last = chunk(choice({}, "stop", usage=in_choice))
+    facts = RequestFacts(include_usage=True, choice_count=choices)
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, facts=facts)
+    sent = pipeline.feed(stream(role(), *content_chunks("a"), last, *after)) + pipeline.close()
+    assert pipeline.usage == usage
+    assert b'"stop","usage":' in sent  # the member is forwarded
+
+
+def test_usage_that_came_before_precedes_usage_in_a_choice() -> None:
+    first = chunk(choice({"content": "a"}), usage=count(5, 4))
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK)
+    pipeline.feed(stream(role(), first, chunk(choice({}, "stop", usage=count(5, 3)))))
+    assert pipeline.usage == Usage(5, 4, 9, {})
+
+
+def test_usage_in_a_choice_is_reported() -> None:
+    start = [role(), *content_chunks("a")]
+    misplaced = chunk(choice({}, "stop", usage=count()))
+    usage = {"stream": True, "stream_options": {"include_usage": True}}
+    for request, end, findings in (
+        (None, [misplaced], ["use-null-elsewhere tolerated"]),
+        (usage, [misplaced], ["use-null-elsewhere tolerated", "use-final-chunk breaks"]),
+        ({"stream": True}, [misplaced], []),
+        (None, [misplaced, usage_chunk(count())], []),
+        (usage, [misplaced, usage_chunk(count())], []),
+    ):
+        report = judge(Trace(body=stream(*start, *end), request=request))
+        assert sorted(f"{one.rule} {one.severity}" for one in report.findings) == sorted(findings)

@@ -11,7 +11,7 @@ from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import CHAT_CHOICES_LIMIT, COMPLETIONS_CHOICES_LIMIT, RequestFacts
 
 _ABSENT = object()
-_ATTACHED_EVENTS = frozenset({ev.UnknownFields, ev.Logprobs})  # they have no chunk of their own
+_ATTACHED_EVENTS = frozenset({ev.UnknownFields, ev.Logprobs, Usage})  # they have no chunk of their own
 _ENVELOPE_FIELDS = frozenset({"id", "object", "created", "model", "choices", "system_fingerprint"})
 _CHAT_CHOICE_FIELDS = CHOICE_FIELDS - {"text"}
 _PLAIN_CHOICE_FIELDS = _CHAT_CHOICE_FIELDS - {"message"}
@@ -160,7 +160,7 @@ class ChunkReader:
     def _read_chat_choice(self, choice: Json, index: int, events: list[Event]) -> Failure | None:
         repair_log = self._repair_log
         start = len(events)
-        self._read_choice_unknown_fields(choice, index, events)
+        error = self._read_choice_unknown_fields(choice, index, events)
         delta, message = choice.get("delta"), choice.get("message")
         if isinstance(message, dict):
             repair_log.record("delta-not-message", message)
@@ -186,12 +186,12 @@ class ChunkReader:
             self.deltas.read(delta, index, logprobs, events)
         else:
             events += logprobs
-        return self._read_finish(choice, index, events, start)
+        return error or self._read_finish(choice, index, events, start)
 
     def _read_completions_choice(self, choice: Json, index: int, events: list[Event]) -> Failure | None:
         repair_log = self._repair_log
         start = len(events)
-        self._read_choice_unknown_fields(choice, index, events)
+        error = self._read_choice_unknown_fields(choice, index, events)
         text = choice.get("text")
         for shape in ("delta", "message"):
             if isinstance(choice.get(shape), dict):
@@ -206,7 +206,7 @@ class ChunkReader:
         logprobs: list[Event] = [] if value is None else [ev.Logprobs(index, value)]
         self.add_text_length(index, len(text))
         self.deltas.add_text(text, index, logprobs, events)
-        return self._read_finish(choice, index, events, start)
+        return error or self._read_finish(choice, index, events, start)
 
     def add_text_length(self, index: int, characters: int) -> None:
         """Count the text of a choice of a completion, to which offsets of log probabilities refer."""
@@ -231,11 +231,20 @@ class ChunkReader:
             events.append(_flush_event(index))
         return None
 
-    def _read_choice_unknown_fields(self, choice: Json, index: int, events: list[Event]) -> None:
+    def _read_choice_unknown_fields(self, choice: Json, index: int, events: list[Event]) -> Failure | None:
+        """Append the unknown fields of a choice, and its usage; return its error (OpenRouter), if it has one."""
         # `text` is a field of completions; next to a delta it is an unknown field.
         known = _CHAT_CHOICE_FIELDS if self._is_chat and isinstance(choice.get("delta"), dict) else CHOICE_FIELDS
-        if not known.issuperset(choice):
-            unknown = scrub_object({key: value for key, value in choice.items() if key not in known})
+        if known.issuperset(choice):
+            return None
+        unknown = scrub_object({key: value for key, value in choice.items() if key not in known})
+        failure = None
+        if fields.has_error(choice):
+            self._repair_log.record("err-not-with-choices", choice)
+            failure = fields.read_error({"error": unknown.pop("error")}, b"", RepairLog())
+        if isinstance(unknown.get("usage"), dict) and choice.get("finish_reason") and not self._has_real_usage:
+            self._read_choice_usage(unknown["usage"], events)
+        if unknown:
             events.append(ev.UnknownFields(index, ev.FieldLocation.CHOICE, unknown))
 
     def _finish_word(self, choice: Json) -> str | None:
@@ -246,6 +255,14 @@ class ChunkReader:
             record("fin-key-present" if self._is_chat else "cmpl-finish", choice)
             return None
         if reason in ("", "null"):
+        return failure
+
+    def _read_choice_usage(self, value: Json, events: list[Event]) -> None:
+        """Read the usage of the only choice (Moonshot). One that comes where it belongs replaces it."""
+        usage = fields.read_usage(value, RepairLog())
+        if usage is not None and not fields.is_placeholder_usage(usage) and self._facts.choice_count in (None, 1):
+            self._has_real_usage = True
+            events.append(usage)
             rule = "fin-null-not-string" if reason else "fin-null-not-empty"
             record(rule if self._is_chat else "cmpl-finish", choice)
             return None

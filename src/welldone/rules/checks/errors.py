@@ -101,10 +101,15 @@ def _not_silent(choice: ChoiceView) -> Iterator[Violation]:
         yield Violation(choice.deltas[-1], observed, f"a finish_reason, or {_ERROR_EVENT}")
 
 
-@CHECKS.each("err-not-with-choices", lambda view: view.error_events)
-def _not_with_choices(message: StreamMessage) -> Iterator[Violation]:
-    if "choices" in message.json:
-        yield Violation(message, message.value.source, "the error in an event of its own")
+@CHECKS.rule("err-not-with-choices")
+def _not_with_choices(view: TraceView) -> Iterator[Violation]:
+    expected = "the error in an event of its own"
+    for message in view.error_events:
+        if "choices" in message.json:
+            yield Violation(message, message.value.source, expected)
+    for part in view.choice_deltas:
+        if error := as_object(part.choice.get("error")):
+            yield Violation(part, {"choices": [{"error": error}]}, expected)
 
 
 @CHECKS.each("err-event-name", lambda view: view.all_errors)

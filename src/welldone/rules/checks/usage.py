@@ -63,6 +63,9 @@ def _null_elsewhere(view: TraceView) -> Iterator[Violation]:
     for chunk in view.chunks:
         if has_usage(chunk) and not is_without_choices(chunk) and chunk.frame_number not in misshapen:
             yield Violation(chunk, {"usage": chunk.json["usage"]}, '"usage":null')
+    for part in view.choice_deltas if not any(map(has_usage, view.chunks)) else ():
+        if usage := as_object(part.choice.get("usage")):
+            yield Violation(part, {"choices": [{"usage": usage}]}, _EXPECTED_USAGE_CHUNK, is_tolerated=True)
 
 
 @CHECKS.rule("use-not-zero")
