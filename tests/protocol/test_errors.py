@@ -7,10 +7,12 @@ from tests.protocol.build import (
     COMPLETIONS,
     FALLBACK,
     FALLBACKS,
+    choice,
     chunk,
     content_chunks,
     count,
     finish,
+    frame,
     pack,
     role,
     rules,
@@ -163,3 +165,48 @@ def test_failures_of_the_upstream_have_the_type_upstream_error() -> None:
         "the server sent a stone", "upstream_error", None, "bad_upstream_stream"
     )
     assert incomplete_stream_failure("it ended") == Failure("it ended", "upstream_error", None, "incomplete_stream")
+
+
+OPENROUTER = {"message": "Provider overloaded", "code": 502, "metadata": {"provider_name": "x"}}
+
+
+@table("reason", ["error", "stop", None, "a_word"])
+def test_the_error_of_a_choice_ends_the_answer_with_its_message(reason: object) -> None:
+    last = chunk(choice({"content": "lo"}, reason, error=OPENROUTER))
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK)
+    sent = pipeline.feed(stream(role(), *content_chunks("Hel"), last)) + pipeline.close()
+    failure = Failure("Provider overloaded", "server_error", None, "502", {"metadata": {"provider_name": "x"}})
+    assert pipeline.failure == failure
+    assert b'"content":"lo"' in sent
+    assert sent.count(b'"error":') == 1
+    assert b'"finish_reason":"' not in sent
+    message = {"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": reason}
+    reply = {"object": "chat.completion", "choices": [message | {"error": OPENROUTER}]}
+    buffered = BufferedPipeline(CHAT, fallback=FALLBACK)
+    buffered.feed_reply(pack(reply))
+    buffered.close()
+    assert buffered.failure == failure
+
+
+@table("error", [None, "", {}, {"message": "", "code": 0}])
+def test_an_empty_error_of_a_choice_is_an_unknown_field(error: object) -> None:
+    right = stream(role(), *content_chunks("Hel"), chunk(choice({}, "stop", error=error)))
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK)
+    assert pipeline.feed(right) + pipeline.close() == right
+
+
+@table("glue", [b"\n", b"", b"\ndata: "])
+@table("end", [30, -40, -2])
+def test_an_error_glued_to_an_unfinished_chunk_keeps_its_message(glue: bytes, end: int) -> None:
+    cut = frame(content_chunks("lo")[0])[:end]
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK)
+    pipeline.feed(stream(role(), *content_chunks("Hel"), cut + glue + pack({"error": RIGHT}) + b"\n\n"))
+    pipeline.close()
+    assert pipeline.failure == Failure("m", "t", "p", "c")
+
+
+@table("rest", [b'{"error":null}', b'{"error":{"message":"m"}', b'{"type":"error"}'])
+def test_data_that_ends_with_something_else_is_unreadable(rest: bytes) -> None:
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK)
+    pipeline.feed(stream(role(), b'data: {"id":"cut' + rest + b"\n\n"))
+    assert pipeline.failure == bad_stream_failure("a frame that is not JSON (frame 2)")

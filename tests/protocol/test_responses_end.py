@@ -150,3 +150,19 @@ def test_an_event_without_data_becomes_a_keep_alive_and_is_logged() -> None:
     repairer = ResponsesRepairer(fallback=HEAD)
     assert repairer.feed(b'event: keepalive\n\ndata: {"type":"keepalive"}\n\n: ping\n\n') == KEEP_ALIVE * 3
     assert repairer.repair_log.counts()["resp-keepalive"] == 2
+
+
+@table("glue", [b"\n", b"", b"\nevent: error\n"])
+@table("end", [60, -20, -2])
+@table("is_nested", [False, True])
+def test_an_error_glued_to_an_unfinished_event_keeps_its_message(glue: bytes, end: int, is_nested: bool) -> None:
+    error: Json = {"message": "stream_read_error", "code": "c"}
+    failed = frame({"type": "error", "sequence_number": 0} | ({"error": error} if is_nested else error))
+    data = failed[failed.index(b"data: ") :]
+    repairer = ResponsesRepairer(fallback=HEAD)
+    started = b"".join(map(frame, text_stream()[:4]))
+    repaired = read(
+        repairer.feed(started + frame(text_stream()[4])[:end] + glue + (data if glue else data[6:])) + repairer.close()
+    )
+    assert repairer.failure is not None
+    assert repaired[-1]["response"]["error"] == error

@@ -1,10 +1,11 @@
 """Readers of usage, error and log probability objects in the shapes that servers send."""
 
 import math
+import re
 from itertools import accumulate
 
 from welldone.protocol.events import Failure, Json, Usage
-from welldone.protocol.lenient_json import clean_unicode, scrub_object
+from welldone.protocol.lenient_json import clean_unicode, parse_strict, scrub_object
 from welldone.protocol.repair_log import RepairLog, format_json
 
 # Usage. Missing counts are computed from the others, or usage is dropped; counts are never guessed.
@@ -81,6 +82,7 @@ def _fix_details(value: object) -> object:
 _ERROR_FIELDS = ("message", "type", "param", "code")
 RULE_BROKEN_CODE = "upstream_rule_broken"
 """Error code of a stream that violates a rule configured as strict."""
+_ERROR_START = re.compile(rb'\{\s*"(?:error"\s*:|type"\s*:\s*"error")')
 
 
 def read_error(chunk: Json, data: bytes, repair_log: RepairLog) -> Failure | None:
@@ -100,6 +102,16 @@ def read_error(chunk: Json, data: bytes, repair_log: RepairLog) -> Failure | Non
     if "detail" in chunk and "message" not in chunk:
         return _to_failure({"message": chunk["detail"]})
     return _to_failure({key: value for key, value in chunk.items() if key != "object"})
+
+
+def find_error(data: bytes) -> list[object]:
+    """Return the error object at the end of data that is no JSON, which follows an event without its end.
+
+    sub2api does so when its own upstream breaks off (Wei-Shaw/sub2api#1471).
+    """
+    found = _ERROR_START.search(data)
+    value = parse_strict(data[found.start() :].strip()) if found else None
+    return [value] if isinstance(value, dict) and read_error(value, b"", RepairLog()) else []
 
 
 def has_error(chunk: Json) -> bool:

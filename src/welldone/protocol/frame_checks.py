@@ -13,7 +13,7 @@ _REPLACEMENT = "\ufffd".encode()
 _FIELDS = frozenset({b"data", b"event", b"id", b"retry", b"error", b""})
 _RULES = {b"data": "sse-data-space", b"event": "sse-no-event-name", b"id": "sse-no-id-field"}
 _FIELD_RULES = _RULES | {b"retry": "sse-no-retry-frame"}
-_REPEATED_PREFIX = re.compile(rb"\A(?:data: ?)+(?=[\[{])")  # in the value of a data line; JSON has no such start
+_REPEATED_PREFIX = re.compile(rb"\A(?:data: ?)+(?=[\[{])")  # of a server that frames what is framed already
 
 
 def check_lines(repair_log: RepairLog, raw: bytes, lines: list[bytes], *, data_lines: int = 0) -> None:
@@ -28,16 +28,11 @@ def check_lines(repair_log: RepairLog, raw: bytes, lines: list[bytes], *, data_l
             data_lines += 1
             # Continued JSON may start with white space.
             is_spaced = line.startswith(sse.DATA_PREFIX) and (data_lines > 1 or not line.startswith(b"data:  "))
-            is_right = is_spaced and not has_repeated_prefix(line[len(sse.DATA_PREFIX) :])
+            is_right = is_spaced and not _REPEATED_PREFIX.match(line[len(sse.DATA_PREFIX) :])
             rule = None if is_right or line == b"data:" else rule
         if rule is not None:
             repair_log.record(rule, line[:_EXCERPT_BYTES].decode("utf-8", "replace"))
     repair_log.record_if(data_lines > 1, "sse-json-on-one-line")
-
-
-def has_repeated_prefix(data: bytes) -> bool:
-    """Whether the data of a line starts with another `data:`, of a server that frames what is framed already."""
-    return _REPEATED_PREFIX.match(data) is not None
 
 
 def check_characters(repair_log: RepairLog, data: bytes) -> None:

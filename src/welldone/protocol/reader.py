@@ -10,8 +10,8 @@ from typing import ClassVar
 from welldone.protocol import lenient_json, sse
 from welldone.protocol.chunks import ChunkReader
 from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import Event, Failure, Finish, Json, KeepAlive
-from welldone.protocol.fields import UNFINISHED, bad_stream_failure, read_error
+from welldone.protocol.events import Event, Failure, Finish, Json, KeepAlive, TextEvent, ToolCall, Usage
+from welldone.protocol.fields import UNFINISHED, bad_stream_failure, find_error, read_error
 from welldone.protocol.frame_checks import check_characters, check_lines, has_hidden_chunk, recover_data
 from welldone.protocol.json_budget import steps_yielding
 from welldone.protocol.lenient_json import NOT_JSON, exceeds_lenient_limit, parse_strict
@@ -275,14 +275,15 @@ class EventReader:
         if not text.isascii():
             check_characters(self._repair_log, text)
         if value is NOT_JSON:
-            values = lenient_json.parse_lenient(text)
+            readable = lenient_json.parse_lenient(text)
+            values = readable or find_error(text)
             if not values and self.is_done:
                 self._repair_log.record("end-done-last", text.decode("utf-8", "replace"))
                 return  # clients stop reading at [DONE]
             if not values and not frame.ended:
                 return  # truncated within the last frame; the frames before decide whether the answer is complete
             self.chunks.deltas.expect_split_characters()
-            self._repair_log.record(lenient_json.malformed_json_rule(text, values), text.decode("utf-8", "replace"))
+            self._repair_log.record(lenient_json.malformed_json_rule(text, readable), text.decode("utf-8", "replace"))
         if not values:
             self._fail(bad_stream_failure(f"a frame that is not JSON (frame {self._repair_log.frame})"), events)
         for value in values:

@@ -16,7 +16,13 @@ from welldone.protocol.dialects.chat import escape_line_breaks
 from welldone.protocol.dialects.text_deltas import TextDeltaTemplate, learn_text_delta
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Failure, FailureMapper, Json, Usage
-from welldone.protocol.fields import UNFINISHED, bad_stream_failure, incomplete_stream_failure, strict_rule_failure
+from welldone.protocol.fields import (
+    UNFINISHED,
+    bad_stream_failure,
+    find_error,
+    incomplete_stream_failure,
+    strict_rule_failure,
+)
 from welldone.protocol.frame_checks import check_characters, check_lines, has_repeated_prefix, recover_data
 from welldone.protocol.json_budget import exceeds_blocking_budget, run_to_completion
 from welldone.protocol.repair_log import RepairLog
@@ -330,7 +336,7 @@ class PassthroughRepairer(ABC):
             # Lenient parsing of large data would block other streams.
             self.repair_log.record("enc-strict-json", f"a frame of {len(data)} bytes")
             return self._fail(bad_stream_failure(f"a frame that is {lenient_json.describe_unreadable(data)}"))
-        if not self._is_regular(frame, data) or has_repeated_prefix(data):  # other fields, comments or line ends
+        if not self._is_regular(frame, data) or data.startswith(b"data:"):  # other fields, comments or line ends
             lines = sse.split_lines(frame.raw)
             if all(line.startswith(b":") for line in lines):
                 return self._keep_alive_bytes()
@@ -368,6 +374,7 @@ class PassthroughRepairer(ABC):
         if value is lenient_json.NOT_JSON:
             values = lenient_json.parse_lenient(data)
             self.repair_log.record(lenient_json.malformed_json_rule(data, values), data.decode("utf-8", "replace"))
+            values = values or find_error(data)
         if not values:
             self._is_cut = not frame.ended  # `_finish_stream` decides whether that matters
             return b"" if self._is_cut or self.is_done else self._fail(bad_stream_failure("a frame that is not JSON"))
