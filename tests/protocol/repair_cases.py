@@ -88,6 +88,7 @@ def error(message: str, kind: str = "server_error", code: object = None, **more:
 
 CUT = error("the server's stream ended before the answer was complete", "upstream_error", "incomplete_stream")
 UNFINISHED = error("the server's answer ended without a finish_reason", "upstream_error", "incomplete_stream")
+EARLY = error("the server sent [DONE] before the answer was complete", "upstream_error", "incomplete_stream")
 BOOM = error("boom", "t")
 GET = [call_start(), piece('{"x":1}')]
 PUT = [call_start(1, "call_b", "put"), piece('{"y":2}', 1)]
@@ -157,7 +158,12 @@ ENDING = [
     Case("end-done-exact", CORRECT.replace(b"[DONE]", b"[DONE] "), CORRECT),
     Case("end-done-exact", CORRECT.replace(b"[DONE]", b'"[done]"'), CORRECT),
     Case("end-done-last", CORRECT + DONE, CORRECT),
-    Case("end-done-last", stream(*HELLO[:2], DONE, *HELLO[2:], end=b""), CORRECT),
+    Case("end-done-last", CORRECT + frame(delta_chunk({"content": "x"})), CORRECT, ("fin-last-of-choice",)),
+    Case("end-done-last", CORRECT + CORRECT, CORRECT, ("fin-last-of-choice",)),
+    Case("end-done-last", CORRECT + frame({"error": {"message": "boom"}}), CORRECT),
+    Case("end-done-last", stream(*HELLO, DONE, usage_chunk(count()), end=b""), stream(*HELLO, usage_chunk(count()))),
+    Case("end-done-last", stream(*HELLO[:3], DONE, HELLO[3], end=b""), CORRECT),
+    Case("end-done-last", stream(*HELLO[:2], DONE, *HELLO[2:], end=b""), failed(*HELLO[:2], error=EARLY)),
     Case("end-last-event-terminated", CORRECT[:-2], CORRECT),
     Case("end-last-event-terminated", stream(*HELLO, end=b'data: {"id":"chat'), CORRECT, ("end-done-sent",)),
     Case(
@@ -264,14 +270,20 @@ REASONS = [
 ]
 
 COUNTED = stream(*(one | {"usage": None} for one in HELLO), usage_chunk(count()))
+MOONSHOT = [*HELLO[:3], chunk(choice({}, "stop", usage=count()))]
 
 USAGE = [
     Case(
         "use-final-chunk",
         stream(*HELLO[:3], HELLO[3] | {"usage": count()}),
         COUNTED,
-MOONSHOT = [*HELLO[:3], chunk(choice({}, "stop", usage=count()))]
         ("use-null-elsewhere",),
+        facts=FACTS,
+    ),
+    Case(
+        "use-final-chunk",
+        stream(*MOONSHOT),
+        stream(*(one | {"usage": None} for one in MOONSHOT), usage_chunk(count())),
         facts=FACTS,
     ),
     Case("use-only-if-asked", stream(*HELLO, usage_chunk(count())), CORRECT, facts=RequestFacts(include_usage=False)),
@@ -280,12 +292,6 @@ MOONSHOT = [*HELLO[:3], chunk(choice({}, "stop", usage=count()))]
         "use-null-elsewhere", stream(*(one | {"usage": count()} for one in HELLO)), stream(*HELLO, usage_chunk(count()))
     ),
     Case(
-    Case(
-        "use-final-chunk",
-        stream(*MOONSHOT),
-        stream(*(one | {"usage": None} for one in MOONSHOT), usage_chunk(count())),
-        facts=FACTS,
-    ),
         "use-not-zero",
         stream(*(one | {"usage": count(0, 0)} for one in HELLO), usage_chunk(count())),
         COUNTED,
@@ -444,13 +450,13 @@ ERRORS = [
     Case("err-not-error-field", stream(*HELLO[:2], b"error: " + pack({"error": BOOM}) + b"\n\n"), BROKEN),
     Case("err-not-silent", stream(*HELLO[:3], end=b""), failed(*HELLO[:3], error=UNFINISHED), ("end-no-early-eof",)),
     Case("err-not-with-choices", stream(*HELLO[:2], chunk(error=BOOM)), BROKEN, ("err-midstream-event",)),
+    Case("err-not-with-choices", stream(*HELLO[:2], chunk(choice({}, "error", error=BOOM))), BROKEN),
     Case("err-event-name", stream(*HELLO[:2], b"event: error\n", {"error": BOOM}), BROKEN, ("sse-no-event-name",)),
     Case("err-empty-stream", DONE, failed(error=NO_ANSWER)),
     Case("err-empty-stream", b"", failed(error=NO_ANSWER)),
 ]
 
 TWO = [role(), role(1), delta_chunk({"content": "a"}), delta_chunk({"content": "b"}, 1), finish(), finish("stop", 1)]
-    Case("err-not-with-choices", stream(*HELLO[:2], chunk(choice({}, "error", error=BOOM))), BROKEN),
 
 CHOICES = [
     Case("n-index-int", CORRECT.replace(b'"index":0,', b""), CORRECT),

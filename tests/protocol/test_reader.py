@@ -29,6 +29,7 @@ from tests.protocol.build import (
 from tests.table import table
 from welldone.protocol.catalog import RULES
 from welldone.protocol.events import ChoiceStart, Event, Failure, Finish, KeepAlive, Text, Usage
+from welldone.protocol.fields import incomplete_stream_failure
 from welldone.protocol.reader import EventReader
 from welldone.protocol.repair_log import RepairEntry, RepairLog
 from welldone.protocol.request_facts import RequestFacts
@@ -134,7 +135,13 @@ FRAMES: list[tuple[bytes, list[Event], list[str]]] = [
     (b"data: [DONE]", [], ["end-last-event-terminated"]),
     (b"data: [DONE]\n", [], ["end-last-event-terminated"]),
     (DONE + DONE, [], ["end-done-last"]),
-    (DONE + frame(delta_chunk({"content": "a"})), [TEXT_A], ["end-done-last"]),
+    (
+        DONE + frame(delta_chunk({"content": "a"})),
+        [incomplete_stream_failure("the server sent [DONE] before the answer was complete")],
+        ["end-done-last"],
+    ),
+    (DONE + frame(finish()) + frame({"error": ERROR}), [Finish(0, "stop")], ["end-done-last"]),
+    (DONE + frame({"error": ERROR}), [Failure("m", "t")], ["end-done-last"]),
     (b"data: " + A, [TEXT_A], ["end-last-event-terminated"]),
     (b"data: " + repr(A).encode() + b"\n[DONE]\n\n", [TEXT_A], ["enc-strict-json", "end-done-exact", "sse-data-space"]),
     (b"data: " + A + b"\n[DONE]\n\n", [TEXT_A], ["end-done-exact", "sse-data-space"]),

@@ -45,6 +45,11 @@ class ChunkReader:
         """Append the events of `chunk`; return a failure if the answer cannot be continued."""
         envelope = self.envelope
         if (
+    @property
+    def is_finished(self) -> bool:
+        """Whether every choice with text, and the requested number of choices, has a finish reason."""
+        return self._finished >= self._choices_with_deltas and len(self._finished) >= (self._facts.choice_count or 1)
+
             envelope is None
             or chunk.get("id") != envelope.id
             or chunk.get("created") != envelope.created

@@ -303,6 +303,9 @@ class EventReader:
     def _read_object(self, value: Json, data: bytes, events: list[Event], event: str = "") -> None:
         if self.is_done:
             self._repair_log.record("end-done-last", value)
+            if self.chunks.is_finished or ("choices" in value and "error" not in value):
+                self._read_late_chunk(value, events)
+                return
         if "error" in value or "choices" not in value:
             failure = read_error(value, data, self._repair_log)
             if failure is not None:
@@ -320,6 +323,17 @@ class EventReader:
                 self._repair_log.record("env-no-error-key", value)
         failure = self.chunks.read(value, events)
         if failure is not None:
+            self._fail(failure, events)
+
+    def _read_late_chunk(self, chunk: Json, events: list[Event]) -> None:
+        """Read the usage of a chunk after `[DONE]`, where clients have stopped, and a finish reason that is missing."""
+        was_finished = self.chunks.is_finished
+        late: list[Event] = []
+        failure = self.chunks.read(chunk, late) if _CHUNK_KEYS & chunk.keys() else None
+        events += [event for event in late if isinstance(event, Usage if was_finished else Usage | Finish)]
+        if any(isinstance(event, TextEvent | ToolCall) for event in late):
+            failure = incomplete_stream_failure("the server sent [DONE] before the answer was complete")
+        if failure is not None and not was_finished:
             self._fail(failure, events)
 
     def _fail(self, failure: Failure, events: list[Event]) -> None:
