@@ -123,3 +123,44 @@ def test_the_think_mode_is_set_per_part() -> None:
     first, second = (choice["message"] for choice in json.loads(buffered.body())["choices"])
     assert first["content"] == "why</think>so"
     assert (second["content"], second["reasoning_content"]) == ("so", "why")
+
+
+MINIMAX = [  # pieces of the content, and of the field; what is received of the thought
+    ([("<think>The user", "The user"), (" says hi.</think>Hello", " says hi."), ("!", "")], "The user says hi."),
+    (
+        [("<think>The us", ""), ("er says hi.</think>Hello!", ""), ("", "The user "), ("", "says hi.")],
+        "The user says hi.",
+    ),
+    ([("", "The user says hi."), ("<think>The us", ""), ("er says hi.</think>Hello!", "")], "The user says hi."),
+    ([("", "The user"), ("<think>The user says hi.</think>Hello!", ""), ("", " says hi.")], "The user says hi."),
+    ([("", "The user says hi."), ("<think>The user</think>Hello!", "")], "The user says hi."),
+    ([("", "I see."), ("<think>I ", ""), ("know.</think>Hello!", "")], "I see.I know."),
+    ([("", "I see."), ("<think>I ", ""), ("know</think>Hello!", ""), ("", "Yes.")], "I see.I knowYes."),
+    ([("", "I "), ("<think>I see", ""), ("", "know"), (".</think>Hello!", "")], "I seeknow."),
+    ([("", "aé"), ("<think>aè</think>Hello!", "")], "aéaè"),
+]
+
+
+@table(("pieces", "thought"), MINIMAX)
+def test_a_thought_in_tags_and_in_a_field_is_sent_once_if_it_is_the_same(
+    pieces: list[tuple[str, str]], thought: str
+) -> None:
+    deltas = [{"content": content, "reasoning_content": field} for content, field in pieces]
+    data = stream(role(), *map(delta_chunk, deltas), finish())
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, options=RepairOptions(think="tags"))
+    sent = pipeline.feed(data) + pipeline.close()
+    assert field_text(sent, "reasoning_content") == thought
+    assert field_text(sent, "content") == "Hello!"
+    assert ("ext-no-think-tags" in pipeline.repair_log.counts()) is (thought != "aéaè")
+
+
+@table("field", ["hm", "oh"])
+def test_a_reply_with_a_thought_in_tags_and_in_a_field_has_it_once(field: str) -> None:
+    message = {"role": "assistant", "content": "<think>hm</think>so", "reasoning_content": field}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    buffered = BufferedPipeline(CHAT, fallback=FALLBACK, options=RepairOptions(think="tags"))
+    reply = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    buffered.feed_reply(json.dumps(reply).encode())
+    buffered.close()
+    repaired = json.loads(buffered.body())["choices"][0]["message"]
+    assert (repaired["reasoning_content"], repaired["content"]) == ("hm" if field == "hm" else "ohhm", "so")

@@ -3,7 +3,7 @@
 Content is never invented: an incomplete answer ends with a `Failure`. Each repair is recorded under the violated rule.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import assert_never
 
 import msgspec
@@ -35,6 +35,7 @@ class _ChoiceRepair:
         self.reasoning_filter = text_filters.CumulativeTextFilter(repair_log) if is_cumulative else None
         self.cumulative_detector = text_filters.CumulativeTextDetector(repair_log)
         self.think_filter: text_filters.ThinkTagFilter | None = None
+        self.thought_filter = text_filters.RepeatedThoughtFilter(repair_log)
         self.delta_fields = UnknownDeltaFields(repair_log)
         self.is_open = False
         self.has_events = False  # False while it was opened only to keep the order of choices
@@ -60,7 +61,7 @@ class _ChoiceRepair:
         else:
             text = self.text_filter.feed(text)
         if self.think_filter is not None:
-            out += self.think_filter.feed(text)
+            out += self._new_thoughts(self.think_filter.feed(text))
         elif text:
             out.append(ev.Text(self.index, text))
         self.can_pass_text = (
@@ -69,10 +70,18 @@ class _ChoiceRepair:
             and (self.think_filter is None or self.think_filter.is_past_thinking)
         )
 
+    def _new_thoughts(self, events: list[Event]) -> Iterator[Event]:
+        """Drop the thoughts in tags that were received in a field."""
+        for event in events:
+            if not isinstance(event, ev.Reasoning):
+                yield event
+            elif new := self.thought_filter.feed(event.text, in_tags=True):
+                yield ev.Reasoning(self.index, new)
+
     def close(self, out: list[Event], *, is_cut: bool) -> None:
         """Emit what was held back. `is_cut`: the answer ended early, so tool calls may be incomplete."""
         if self.think_filter is not None:
-            out += self.think_filter.close()
+            out += self._new_thoughts(self.think_filter.close())
         self.calls.close(out, is_cut=is_cut or self.finish_reason in TRUNCATED_REASONS)
 
 
@@ -270,6 +279,7 @@ class EventRepairer:
                 choice.pause(out)
                 choice.has_reasoning = True
                 new = text if choice.reasoning_filter is None else choice.reasoning_filter.feed(text)
+                new = new if self.options.think == "no" else choice.thought_filter.feed(new, in_tags=False)
                 if new:
                     out.append(ev.Reasoning(index, new))
             case ev.Refusal(text=text):

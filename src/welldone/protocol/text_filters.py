@@ -355,6 +355,35 @@ class ThinkTagFilter:
         return bool(tag)
 
 
+class RepeatedThoughtFilter:
+    """Drops the thought that an upstream sends both in tags and in a field (MiniMax-M3).
+
+    The one that is behind is dropped as long as it repeats exactly what was sent. If it differs, both are sent.
+    """
+
+    def __init__(self, repair_log: RepairLog) -> None:
+        self._repair_log = repair_log
+        self._sent = bytearray()
+        self._ends = [0, 0]  # up to which the thought in the field, and that in tags, are in `_sent`
+        self._repeating: bool | None = None  # whether the last one that was dropped is that in tags
+        self._has_differed = False
+
+    def feed(self, text: str, *, in_tags: bool) -> str:
+        """Return what to send for a piece of a thought."""
+        start, data = self._ends[in_tags], text.encode()
+        repeated = data[: len(self._sent) - start]
+        if self._has_differed or not self._sent.startswith(repeated, start):
+            dropped = self._sent[:start] if self._repeating is in_tags and not self._has_differed else b""
+            self._has_differed = True
+            return dropped.decode() + text
+        if repeated:
+            self._repair_log.record("ext-no-think-tags", text)
+            self._repeating = in_tags
+        self._sent += data[len(repeated) :]
+        self._ends[in_tags] = start + len(data)
+        return data[len(repeated) :].decode()
+
+
 _DETAILS_FIELD, _REASONING_TOKENS_FIELD = "completion_tokens_details", "reasoning_tokens"
 
 
