@@ -330,6 +330,10 @@ def test_an_error_on_the_command_line_is_one_line(words: str, expected: str | re
             "[models.a]\nfile='x'\naliases=[' ']",
             "invalid model name ' ': expected 1 to 128 printable characters",
         ),
+        (
+            '[upstreams.a]\nurl = "http://a"\nfinish_reasons = {Finished = "end"}',
+            'upstreams.a.finish_reasons should be one of stop, length, tool_calls, content_filter, not \'{"Finished"',
+        ),
         ("[server]\napi_key = ['canary', 1]", "server.api_key should be a list of strings"),
         ("[server", "is not TOML: Expected ']' at the end of a table declaration"),
         ("a = " + "[" * 100_000, "is not TOML"),

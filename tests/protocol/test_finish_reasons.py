@@ -38,6 +38,7 @@ from welldone.protocol.finish_reasons import (
     outcome_of,
 )
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
+from welldone.protocol.request_facts import RepairOptions
 
 GOES_ON: list[object] = [None, "", "null", {}, [], 0, False, {"type": ""}, float("nan")]
 DOCUMENTED = sorted(
@@ -94,7 +95,11 @@ def test_the_prefix_of_an_unknown_finish_reason_decides() -> None:
 
 def test_an_error_shows_an_excerpt_of_the_finish_reason() -> None:
     assert interrupted_failure("abort").message == "the server ended the answer with finish_reason 'abort'"
-    assert interrupted_failure("why").message == "the server ended the answer with the unknown finish_reason 'why'"
+    advice = '; if it ends a whole answer, set finish_reasons = {%s = "stop"} in [upstreams.NAME]'
+    unknown = "the server ended the answer with the unknown "
+    assert interrupted_failure("why").message == f"{unknown}finish_reason 'why'" + advice % "why"
+    assert interrupted_failure("why so").message == f"{unknown}finish_reason 'why so'" + advice % '"why so"'
+    assert interrupted_failure("why", field="stop_reason").message == f"{unknown}stop_reason 'why'"
     error_message = interrupted_failure("abort", {"message": "x" * 500}, field="stop_reason").message
     assert error_message.startswith("the server ended the answer with stop_reason 'abort': xxx")
     assert len(error_message) < 200
@@ -115,6 +120,25 @@ def test_an_interrupted_answer_is_an_error_in_a_stream_and_in_a_reply(reason: ob
     buffered.feed_reply(reply({"content": "a"}, reason))
     buffered.close()
     assert buffered.failure is not None
+
+
+@table(
+    ("own", "word", "reason"),
+    [
+        ({"Finished": "stop"}, "Finished", "stop"),
+        ({"Full": "length"}, "Full", "length"),
+        ({"Generated": "length"}, "Generated", "length"),
+        ({"Finished": "stop"}, "finished", None),
+        ({}, "Generated", "stop"),
+    ],
+)
+def test_an_upstream_may_have_its_own_words(own: dict[str, str], word: str, reason: str | None) -> None:
+    for endpoint, parts in ((CHAT, [role(), *content_chunks("a"), finish(word)]), (COMPLETIONS, [text_end(word)])):
+        pipeline = StreamPipeline(endpoint, fallback=FALLBACKS[endpoint], options=RepairOptions(finish_reasons=own))
+        pipeline.feed(stream(*parts))
+        pipeline.close()
+        assert pipeline.finish_reasons == (() if reason is None else (reason,))
+        assert (pipeline.failure is None) is (reason is not None)
 
 
 def reply(message: Json, reason: object, **members: object) -> bytes:

@@ -258,7 +258,7 @@ def _typed(field: SettingField, raw: RawSetting) -> object:
     if word in setting.words:
         return setting.words[word]
     choices = setting.choices.split()
-    items = raw.value
+    items = list(raw.value.values()) if isinstance(raw.value, dict) else raw.value
     if isinstance(items, str) and field.value_type is tuple:
         items = _list(setting, raw)
     if choices and not all(item in choices for item in (items if isinstance(items, (list, tuple)) else [items])):

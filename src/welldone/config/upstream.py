@@ -82,6 +82,9 @@ class UpstreamSettings:
     json_tool_calls: bool = setting(
         False, "convert an answer that is only the JSON of a call, bare or in a code fence, to that tool call"
     )
+    finish_reasons: dict[str, str] = setting(
+        {}, 'meaning of its own finish_reasons: {Finished = "stop"}', choices="stop length tool_calls content_filter"
+    )
     strict: tuple[str, ...] = setting(
         (),
         "rule ids whose violation is an error instead of being repaired; true: all rules",

@@ -1,5 +1,7 @@
 """Reader from the JSON chunks of chat and completions streams to events. Violations are recorded."""
 
+from collections.abc import Mapping
+
 from welldone.protocol import events as ev
 from welldone.protocol import fields, index_sets
 from welldone.protocol.deltas import CHOICE_FIELDS, CHUNK_FIELDS, RESERVED_FIELDS, DeltaReader, parse_index
@@ -23,6 +25,8 @@ class ChunkReader:
 
     def __init__(self, endpoint: Endpoint, *, fallback: Envelope, facts: RequestFacts, repair_log: RepairLog) -> None:
         self.envelope: Envelope | None = None
+        self.finish_reasons: Mapping[str, str] = {}
+        """OpenAI's finish reasons by words of this upstream."""
         self._endpoint = endpoint
         self._is_chat = endpoint is Endpoint.CHAT
         self._object = CHUNK_OBJECT[endpoint]
@@ -41,15 +45,15 @@ class ChunkReader:
         self.has_usage_chunk: bool = False
         """Whether usage was received on a chunk without choices, as specified."""
 
-    def read(self, chunk: Json, events: list[Event]) -> Failure | None:
-        """Append the events of `chunk`; return a failure if the answer cannot be continued."""
-        envelope = self.envelope
-        if (
     @property
     def is_finished(self) -> bool:
         """Whether every choice with text, and the requested number of choices, has a finish reason."""
         return self._finished >= self._choices_with_deltas and len(self._finished) >= (self._facts.choice_count or 1)
 
+    def read(self, chunk: Json, events: list[Event]) -> Failure | None:
+        """Append the events of `chunk`; return a failure if the answer cannot be continued."""
+        envelope = self.envelope
+        if (
             envelope is None
             or chunk.get("id") != envelope.id
             or chunk.get("created") != envelope.created
@@ -222,7 +226,7 @@ class ChunkReader:
         emitted = events[start:]
         word = None if choice.get("finish_reason", _ABSENT) is None else self._finish_word(choice)
         if word is not None:
-            reason = finish_reason_for(word, self._endpoint)
+            reason = finish_reason_for(word, self._endpoint, self.finish_reasons)
             if reason is None:
                 return interrupted_failure(word, choice["finish_reason"])
             if self._is_chat and not _ATTACHED_EVENTS.issuperset(map(type, emitted)):
@@ -251,6 +255,14 @@ class ChunkReader:
             self._read_choice_usage(unknown["usage"], events)
         if unknown:
             events.append(ev.UnknownFields(index, ev.FieldLocation.CHOICE, unknown))
+        return failure
+
+    def _read_choice_usage(self, value: Json, events: list[Event]) -> None:
+        """Read the usage of the only choice (Moonshot). One that comes where it belongs replaces it."""
+        usage = fields.read_usage(value, RepairLog())
+        if usage is not None and not fields.is_placeholder_usage(usage) and self._facts.choice_count in (None, 1):
+            self._has_real_usage = True
+            events.append(usage)
 
     def _finish_word(self, choice: Json) -> str | None:
         """The finish reason of the upstream as a string; None while the choice continues."""
@@ -260,14 +272,6 @@ class ChunkReader:
             record("fin-key-present" if self._is_chat else "cmpl-finish", choice)
             return None
         if reason in ("", "null"):
-        return failure
-
-    def _read_choice_usage(self, value: Json, events: list[Event]) -> None:
-        """Read the usage of the only choice (Moonshot). One that comes where it belongs replaces it."""
-        usage = fields.read_usage(value, RepairLog())
-        if usage is not None and not fields.is_placeholder_usage(usage) and self._facts.choice_count in (None, 1):
-            self._has_real_usage = True
-            events.append(usage)
             rule = "fin-null-not-string" if reason else "fin-null-not-empty"
             record(rule if self._is_chat else "cmpl-finish", choice)
             return None

@@ -4,6 +4,7 @@ An interrupted answer is a failure, and so is a value that no provider documents
 end becomes `stop`. `finish_reasons.json` has the table, and the rule page fin-closed-enum prints it.
 """
 
+from collections.abc import Mapping
 from pkgutil import get_data
 
 import msgspec
@@ -21,6 +22,7 @@ FINISH_REASONS = {
 FAILURE_OUTCOME = "failure"
 """The answer was interrupted: it is incomplete, and no finish reason of OpenAI applies."""
 _EXCERPT_CHARACTERS = 100  # of a value or message of the upstream in an error
+_NO_WORDS: Mapping[str, str] = {}
 
 
 class ProviderFinishReasons(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,17 +70,20 @@ def finish_word(reason: object) -> str | None:
     return clean_unicode(reason) if isinstance(reason, str) else format_json(reason)
 
 
-def finish_reason_for(word: str, endpoint: Endpoint) -> str | None:
-    """Return the OpenAI finish reason; None if the answer counts as interrupted."""
-    outcome = outcome_of(word)
+def finish_reason_for(word: str, endpoint: Endpoint, own: Mapping[str, str] = _NO_WORDS) -> str | None:
+    """Return the OpenAI finish reason; None if the answer counts as interrupted. `own`: words of this upstream."""
+    outcome = own.get(word) or outcome_of(word)
     return outcome if outcome in FINISH_REASONS[endpoint] else None
 
 
 def interrupted_failure(word: str, reason: object = None, *, field: str = "finish_reason") -> Failure:
     """Failure of an upstream that ended its answer with `word`, which was read from the JSON value `reason`."""
-    unknown = "" if outcome_of(word) is not None else "the unknown "
+    is_known = outcome_of(word) is not None
+    unknown = "" if is_known else "the unknown "
+    shown = shorten(word, _EXCERPT_CHARACTERS)
+    key = shown if shown.isascii() and shown.isidentifier() else format_json(shown)  # of TOML
+    advice = f'; if it ends a whole answer, set finish_reasons = {{{key} = "stop"}} in [upstreams.NAME]'
+    advice = "" if is_known or field != "finish_reason" else advice  # the other dialects have no such setting
     message = reason.get("message") if isinstance(reason, dict) else None
     detail = f": {shorten(clean_unicode(message), _EXCERPT_CHARACTERS)}" if isinstance(message, str) and message else ""
-    return incomplete_stream_failure(
-        f"the server ended the answer with {unknown}{field} {shorten(word, _EXCERPT_CHARACTERS)!r}{detail}"
-    )
+    return incomplete_stream_failure(f"the server ended the answer with {unknown}{field} {shown!r}{detail}{advice}")

@@ -177,6 +177,7 @@ class StreamPart:
             self._reader = self._make_reader()
         self._reader.chunks.deltas.on_reasoning = options.on_reasoning
         self._reader.unfinished = options.unfinished
+        self._reader.chunks.finish_reasons = options.finish_reasons
         # A prefill continues a text that was sent.
         is_prefilled = self._continuation is not None and self._continuation.way is ContinuationWay.PREFILL
         tools = None if is_prefilled else options.json_calls

@@ -1,6 +1,6 @@
 """What determines how a stream is repaired: facts of its request, and settings of its upstream."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -75,6 +75,8 @@ class RepairOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Functions for which an answer that is only the JSON of a call becomes that call (chat only)."""
     on_reasoning: ReasoningListener | None = None
     """Is told how the upstream names its reasoning (chat only)."""
+    finish_reasons: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """OpenAI's finish reasons by words of this upstream (chat and completions). They precede the table."""
     accept_fewer_choices: bool = False
     """Whether an answer with fewer choices than requested is sent on, where they cannot be requested again."""
     unfinished: Failure | None = UNFINISHED

@@ -173,7 +173,8 @@ def template_key(
     is_single = len(request.bodies) == facts.choice_count == 1
     if not (is_chat_stream and is_single and request.forced_call is None and has_plain_text(facts, options)):
         return None
-    return lease.upstream is None, lease.name, lease.model, reported_model, facts, options.strict
+    words = tuple(options.finish_reasons.items())
+    return lease.upstream is None, lease.name, lease.model, reported_model, facts, options.strict, words
 
 
 def upstream_dialect(gen_request: GenerationRequest, upstream: Upstream | None) -> Endpoint | None:
@@ -196,4 +197,5 @@ def repair_options(lease: BackendLease, body: Json, dialect: Endpoint | None) ->
         upstream_dialect=dialect,
         json_calls=callable_tools(body) if settings.json_tool_calls else None,
         unfinished=UNFINISHED if settings.ends == "finish" else None,
+        finish_reasons=settings.finish_reasons,
     )
