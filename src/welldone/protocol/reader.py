@@ -11,7 +11,7 @@ from welldone.protocol import lenient_json, sse
 from welldone.protocol.chunks import ChunkReader
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Finish, Json, KeepAlive, TextEvent, ToolCall, Usage
-from welldone.protocol.fields import UNFINISHED, bad_stream_failure, find_error, read_error
+from welldone.protocol.fields import UNFINISHED, bad_stream_failure, find_error, incomplete_stream_failure, read_error
 from welldone.protocol.frame_checks import check_characters, check_lines, has_hidden_chunk, recover_data
 from welldone.protocol.json_budget import steps_yielding
 from welldone.protocol.lenient_json import NOT_JSON, exceeds_lenient_limit, parse_strict

@@ -23,7 +23,7 @@ from welldone.protocol.fields import (
     incomplete_stream_failure,
     strict_rule_failure,
 )
-from welldone.protocol.frame_checks import check_characters, check_lines, has_repeated_prefix, recover_data
+from welldone.protocol.frame_checks import check_characters, check_lines, recover_data
 from welldone.protocol.json_budget import exceeds_blocking_budget, run_to_completion
 from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import RepairOptions
