@@ -133,6 +133,17 @@ def test_a_message_is_read_as_events() -> None:
     ]
 
 
+def test_thinking_in_a_start_that_deltas_repeat_is_read_once() -> None:
+    start = {"type": "thinking", "thinking": "Let me", "signature": "s"}
+    deltas = [{"type": "thinking_delta", "thinking": "Let me"}, {"type": "signature_delta", "signature": "s"}]
+    found = read(MESSAGES, START, *block(0, start, *deltas), *end())
+    detail = {"type": "reasoning.text", "text": "Let me", "signature": "s", "format": "anthropic-claude-v1", "index": 0}
+    assert found[2:4] == [
+        Reasoning(0, "Let me"),
+        UnknownFields(0, FieldLocation.DELTA, {"reasoning_details": [detail]}, in_own_chunk=True),
+    ]
+
+
 @table(
     "reason, stop, finish",
     [

@@ -170,6 +170,71 @@ def test_a_malformed_block_is_repaired(parts: list[Json], expected: list[Json], 
     check_blocks(parts, expected, *logged)
 
 
+WORDS = "Good catch! Let me check."
+
+
+def repeating_start(*deltas: Json, kind: str = "text", **members: object) -> list[Json]:
+    """Return a block whose start holds text, with its deltas."""
+    return [block_start(0, kind, **(members or {"text": WORDS})), *deltas, block_stop(0)]
+
+
+def text_block(*texts: str) -> list[Json]:
+    return [block_start(0), *(block_delta(0, text) for text in texts), block_stop(0)]
+
+
+@table(
+    ("parts", "expected"),
+    [
+        # MiniMax sends the whole text in the start and in one delta (cline/cline#9215).
+        (repeating_start(block_delta(0, WORDS)), text_block(WORDS, "")),
+        (repeating_start(*(block_delta(0, letter) for letter in WORDS)), text_block(WORDS, *[""] * len(WORDS))),
+        (repeating_start(block_delta(0, "Good"), block_delta(0, WORDS[4:] + "!")), text_block(WORDS, "", "!")),
+        (repeating_start(block_delta(0, WORDS), block_delta(0, WORDS)), text_block(WORDS, "", WORDS)),
+        (repeating_start(block_delta(0, "Good"), block_delta(0, " catch")), text_block(WORDS, "", "", "Good catch")),
+        (repeating_start(block_delta(0, "Good "), block_delta(0, "idea")), text_block(WORDS, "", "Good idea")),
+        (repeating_start(block_delta(0, "So"), block_delta(0, WORDS)), text_block(WORDS, "So", WORDS)),
+        # The same digit twice is more likely two tokens.
+        (repeating_start(block_delta(0, "1"), text="1"), text_block("1", "1")),
+        (
+            repeating_start({**block_delta(0, WORDS), "x": 1}),
+            [*text_block(WORDS)[:2], {**block_delta(0, ""), "x": 1}, block_stop(0)],
+        ),
+        (
+            repeating_start(block_delta(0, "Good"), citation_delta(0, {"type": "x"})),
+            [*text_block(WORDS, "")[:-1], citation_delta(0, {"type": "x"}), block_delta(0, "Good"), block_stop(0)],
+        ),
+        # LiteLLM sends the first part of the thinking in the start and in a delta (BerriAI/litellm#34433).
+        (
+            repeating_start(
+                *(thinking_delta(0, "Let me"), thinking_delta(0, " see."), signature_delta(0)),
+                kind="thinking",
+                thinking="Let me",
+                signature="s",
+            ),
+            [
+                *(block_start(0, "thinking"), thinking_delta(0, "Let me"), signature_delta(0)),
+                *(thinking_delta(0, ""), thinking_delta(0, " see."), signature_delta(0), block_stop(0)),
+            ],
+        ),
+        # The text of a block that waits for a tool call.
+        (
+            [
+                *(block_start(7, "tool_use", id="toolu_0"), block_start(0, text=WORDS), block_delta(0, WORDS)),
+                *(block_stop(7), block_stop(0)),
+            ],
+            [
+                *(block_start(0, "tool_use"), block_stop(0)),
+                *(block_start(1), block_delta(1, WORDS), block_delta(1, ""), block_stop(1)),
+            ],
+        ),
+    ],
+)
+def test_text_of_a_start_that_deltas_repeat_is_sent_once(parts: list[Json], expected: list[Json]) -> None:
+    repaired = RepairedStream(START, *parts, DELTA, END)
+    assert [value for value in repaired.values if value["type"].startswith("content_block")] == expected
+    assert "msg-block-start-empty" in repaired.rules
+
+
 @table(
     ("parts", "expected"),
     [

@@ -97,6 +97,7 @@ def normalise_delta(delta: Json) -> Json | None:
 
 _MAX_QUEUED_BYTES = 16 * 1024 * 1024  # the limit of one frame
 _MAX_QUEUED_BLOCKS = 128  # OpenAI's limit for tools
+_MIN_REPETITION = 2  # characters: the same digit or line break twice is more likely two tokens
 _QUEUED_DELTA_OVERHEAD_BYTES = 256  # memory per queued delta besides its text
 
 
@@ -116,6 +117,8 @@ class _BlockState:
         self._end = JsonEndDetector()
         self.input = BufferedText(room)
         self.joiner = CharacterJoiner()  # of surrogate pairs split over deltas
+        self.start_text = ""  # text of the start, as long as the deltas may repeat it
+        self._repeated = 0  # characters of `start_text` that they have repeated
 
     @property
     def is_complete(self) -> bool:
@@ -139,6 +142,27 @@ class _BlockState:
             self._end.feed(text)
             self.input.add(text)
         return delta if text == delta[member] else {**delta, member: text}
+
+    def without_repetition(self, delta: Json) -> Json:
+        """Empty a delta as far as it repeats the start's text; put that text back before one that differs."""
+        kind, member = BLOCK_TEXT_DELTAS[self.kind]
+        if delta["type"] != kind:
+            return delta
+        text, start, count = delta[member], self.start_text, self._repeated
+        if start.startswith(text, count):
+            self._repeated, kept = count + len(text), ""
+        elif text.startswith(start[count:]):
+            self._repeated, kept = len(start), text[len(start) - count :]
+        else:
+            kept = self.take_partial_repetition() + text
+        if self._repeated == len(start):
+            self.start_text = ""
+        return {**delta, member: kept}
+
+    def take_partial_repetition(self) -> str:
+        """Return the text that was removed, though the deltas did not repeat all of the start's."""
+        text, self.start_text = self.start_text[: self._repeated], ""
+        return text
 
 
 class BlockSequencer:
@@ -189,7 +213,13 @@ class BlockSequencer:
             self._repair_log.record("msg-block-start-empty", block)
         if full["type"] in TOOL_USE_BLOCKS and not self._ensure_tool_id(full):
             return b""
-        return self._begin_block(_BlockState(number, without_content(full), more, self._room), deltas)
+        block_state = _BlockState(number, without_content(full), more, self._room)
+        out = self._begin_block(block_state, deltas)
+        start_text: str = deltas[0][0].get(full["type"], "") if deltas else ""
+        # MiniMax (cline/cline#9215) and LiteLLM (BerriAI/litellm#34433) send it again in deltas.
+        if len(start_text.strip()) >= _MIN_REPETITION:
+            block_state.start_text = start_text
+        return out
 
     def add_whole_blocks(self, content: list[object]) -> bytes:
         """Write complete blocks. Stream rules do not apply to them, so nothing is logged."""
@@ -290,6 +320,8 @@ class BlockSequencer:
 
     def _add_block_delta(self, block: _BlockState, delta: Json, more: Json) -> bytes:
         delta = block.receive_delta(delta)
+        if block.start_text:
+            delta = block.without_repetition(delta)
         if block is self._current:
             return self._emit_delta(block, delta, more)
         block.queued_deltas.append((delta, more))
@@ -310,7 +342,8 @@ class BlockSequencer:
     def _emit_delta(self, block: _BlockState, delta: Json, more: Json) -> bytes:
         kind, member = BLOCK_TEXT_DELTAS.get(block.kind, ("", ""))
         if delta["type"] == kind and len(delta) == 2 and not more:
-            self.is_plain_text = kind != "input_json_delta" and block.joiner.is_idle and not self._queued
+            has_more = self._queued or block.start_text
+            self.is_plain_text = kind != "input_json_delta" and block.joiner.is_idle and not has_more
             return self._emitter.add_text(delta[member])
         return self._emitter.add_delta(delta, more)
 
@@ -320,7 +353,7 @@ class BlockSequencer:
             return b""
         if block.index is not None:
             self._ended[block.index] = block.is_stopped
-        last = block.joiner.close()
+        last = block.take_partial_repetition() + block.joiner.close()
         if block.initial_input and not block.has_input:
             initial = block.initial_input
             last = initial if isinstance(initial, str) else msgspec.json.encode(initial).decode()
