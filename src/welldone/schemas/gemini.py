@@ -20,6 +20,8 @@ OPAQUE_MEMBERS = frozenset(
     {"args", "response", "parameters", "parametersJsonSchema", "responseSchema", "responseJsonSchema", "partMetadata"}
 )
 """Members whose value has names of the client."""
+_ENUM_MEMBERS = frozenset({"thinkingLevel", "mode", "responseModalities"})
+"""Members whose values Google's API accepts in any case; most clients send `low`, not `LOW`."""
 
 _Texts: TypeAlias = Annotated[list[str], Meta(max_length=TOOLS_LIMIT)]
 _Schema: TypeAlias = dict[str, Any]
@@ -122,7 +124,7 @@ class GenerationConfig(Struct, kw_only=True, rename="camel"):
     response_mime_type: Literal["text/plain", "application/json", ""] | None = None
     response_schema: Annotated[_Schema, note("in the format of OpenAPI")] | None = None
     response_json_schema: _Schema | None = None
-    response_modalities: Annotated[list[Literal["TEXT", "text"]], note("TEXT", max_length=8)] | None = None
+    response_modalities: Annotated[list[Literal["TEXT"]], note("TEXT", max_length=8)] | None = None
     thinking_config: ThinkingConfig | None = None
 
     UNREAD_FIELDS: ClassVar[list[FieldInfo]] = [
@@ -168,7 +170,9 @@ SAFETY_SETTINGS = "safetySettings"
 
 
 def camel_case_names(value: Json) -> Json:
-    """Return the body with the names of the API in camelCase; values with names of the client are not changed.
+    """Return the body with the names of the API in camelCase and enums in upper case.
+
+    Values with names of the client are not changed.
 
     Raises:
         ValueError: a name is given in both forms. The exception has the name.
@@ -178,6 +182,8 @@ def camel_case_names(value: Json) -> Json:
         camel = camel_case_name(name)
         if camel in out:
             raise ValueError(camel)
+        if camel in _ENUM_MEMBERS:
+            member = [_upper_case(item) for item in member] if isinstance(member, list) else _upper_case(member)
         out[camel] = member if camel in OPAQUE_MEMBERS else _with_camel_case(member)
     return out
 
@@ -186,6 +192,10 @@ def _with_camel_case(value: Any) -> Any:  # noqa: ANN401 - a part of a body
     if isinstance(value, dict):
         return camel_case_names(value)
     return [_with_camel_case(item) for item in value] if isinstance(value, list) else value
+
+
+def _upper_case(value: Any) -> Any:  # noqa: ANN401 - a part of a body
+    return value.upper() if isinstance(value, str) else value
 
 
 def camel_case_name(name: str) -> str:

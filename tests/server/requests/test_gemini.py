@@ -175,12 +175,19 @@ def test_options_of_the_answer_are_translated() -> None:
         ("vllm", {"thinkingBudget": 100}, {}),
         ("llamacpp", {"thinkingBudget": -1}, {}),
         ("vllm", {"thinkingLevel": "LOW"}, {"reasoning_effort": "low"}),
+        # Most clients of the REST API send lower case, as Google's examples do: its API reads enums in any case.
+        ("vllm", {"thinkingLevel": "low"}, {"reasoning_effort": "low"}),
+        ("vllm", {"thinking_level": "High"}, {"reasoning_effort": "high"}),
         ("vllm", {"thinkingLevel": "THINKING_LEVEL_UNSPECIFIED"}, {}),
     ],
 )
 def test_thinking_is_translated_for_the_server(kind: str, thinking: Json, expected: Json) -> None:
     chat = read(kind, generationConfig={"thinkingConfig": thinking}).chat
     assert {name: value for name, value in chat.items() if name not in ("model", "messages")} == expected
+
+
+def test_modalities_may_be_in_lower_case() -> None:
+    assert configured(responseModalities=["text", "TEXT"]) == configured()
 
 
 def test_an_answer_may_be_json() -> None:
@@ -258,6 +265,8 @@ def test_functions_become_tools() -> None:
     [
         ({"mode": "AUTO"}, "auto", ["a", "b"]),
         ({"mode": "NONE"}, "none", ["a", "b"]),
+        ({"mode": "auto"}, "auto", ["a", "b"]),
+        ({"mode": "any", "allowed_function_names": ["b"]}, "required", ["b"]),
         ({"mode": "MODE_UNSPECIFIED"}, None, ["a", "b"]),
         ({"mode": "ANY", "allowedFunctionNames": ["b"]}, "required", ["b"]),
         ({"mode": "VALIDATED", "allowedFunctionNames": ["a"]}, "auto", ["a"]),
@@ -310,6 +319,16 @@ _ANY = {"functionCallingConfig": {"mode": "ANY"}}
         ({"generationConfig": {"speechConfig": {"a": 1}}}, "generationConfig.speechConfig"),
         ({"generationConfig": {"responseMimeType": "text/x.enum"}}, "generationConfig.responseMimeType"),
         ({"generationConfig": {"responseModalities": ["IMAGE"]}}, "generationConfig.responseModalities[0]"),
+        ({"generationConfig": {"responseModalities": [5]}}, "generationConfig.responseModalities[0]"),
+        ({"generationConfig": {"responseModalities": "text"}}, "generationConfig.responseModalities"),
+        (
+            {"generationConfig": {"thinkingConfig": {"thinkingLevel": "odd"}}},
+            "generationConfig.thinkingConfig.thinkingLevel",
+        ),
+        (
+            {"generationConfig": {"thinkingConfig": {"thinkingLevel": 5}}},
+            "generationConfig.thinkingConfig.thinkingLevel",
+        ),
         ({"generationConfig": {"maxOutputTokens": 0}}, "generationConfig.maxOutputTokens"),
         ({"generationConfig": {"logprobs": 3}}, "generationConfig.logprobs"),
         ({"generationConfig": {"responseSchema": {}}}, "generationConfig.responseSchema"),
