@@ -222,7 +222,8 @@ def test_a_custom_call_in_messages_has_its_text_in_an_object(text: str) -> None:
     assert json.loads("".join(parts)) == {"input": text}
     assert values[-2]["delta"]["stop_reason"] == "tool_use"
     pipeline, whole = repaired_reply(data, MessagesDialect())
-    assert whole["content"] == [{"type": "tool_use", "id": "call_1", "name": "sh", "input": {"input": text}}]
+    call = {"type": "tool_use", "id": "call_1", "name": "sh", "input": {"input": text}}
+    assert whole["content"] == [call | {"caller": {"type": "direct"}}]
     assert pipeline.result.invalid_arguments_count == 0
 
 

@@ -33,7 +33,12 @@ from welldone.protocol.events import (
 HEAD = Envelope("msg_1", 1700000000, "m")
 OPEN, STOP = ChoiceStart(0), Finish(0, "stop")
 CALL = ToolCall(0, 0, "call_a", "get")
-NOTHING = {"input_tokens": 0, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 0}
+COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+AT_END: Json = dict.fromkeys(COUNTS, 0) | {"output_tokens_details": None, "server_tool_use": None}
+NOTHING: Json = AT_END | dict.fromkeys(("cache_creation", "inference_geo", "service_tier", "speed"))
+REST: Json = {"container": None, "stop_details": None}
+TEXT: Json = {"type": "text", "text": "", "citations": []}
+DIRECT: Json = {"caller": {"type": "direct"}}
 
 
 def frames(data: bytes) -> list[Json]:
@@ -77,17 +82,17 @@ def summary_line(value: Json) -> str:
 
 def test_the_events_of_a_text_message() -> None:
     message: Json = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
-    message |= {"stop_reason": None, "stop_sequence": None, "usage": NOTHING}
+    message |= {"stop_reason": None, "stop_sequence": None, "usage": NOTHING, "diagnostics": None, **REST}
     assert write(OPEN, Text(0, "a"), Text(0, "é\u2028"), STOP, Usage(5, 3, 8, {})) == [
         {"type": "message_start", "message": message},
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_start", "index": 0, "content_block": TEXT},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "a"}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "é\u2028"}},
         {"type": "content_block_stop", "index": 0},
         {
             "type": "message_delta",
-            "delta": {"stop_reason": "end_turn", "stop_sequence": None},
-            "usage": NOTHING | {"input_tokens": 5, "output_tokens": 3},
+            "delta": {"stop_reason": "end_turn", "stop_sequence": None, **REST},
+            "usage": AT_END | {"input_tokens": 5, "output_tokens": 3},
         },
         {"type": "message_stop"},
     ]
@@ -136,7 +141,8 @@ def test_blocks_are_written_in_sequence(events: list[Event], expected: list[str]
 
 def test_a_call_has_id_name_and_unknown_members() -> None:
     start = write(OPEN, ToolCall(0, 0, "call_a", "get", {"type": "x", "sign": "s"}), STOP)[1]
-    assert start["content_block"] == {"type": "tool_use", "id": "call_a", "name": "get", "input": {}, "sign": "s"}
+    call = {"type": "tool_use", "id": "call_a", "name": "get", "input": {}, "sign": "s"}
+    assert start["content_block"] == call | DIRECT
 
 
 def test_text_queued_behind_a_call_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +175,7 @@ REFUSED = Refusal(0, "no")
     ],
 )
 def test_finish_reasons_are_converted_to_stop_reasons(events: list[Event], reason: str, stop: str | None) -> None:
-    delta = {"stop_reason": reason, "stop_sequence": stop}
+    delta = {"stop_reason": reason, "stop_sequence": stop, **REST}
     assert write(OPEN, *events, stops=("X",))[-2]["delta"] == delta
     body = whole_reply(OPEN, *events, stops=("X",))
     assert {name: body[name] for name in delta} == delta
@@ -182,7 +188,7 @@ CACHED: Json = {"prompt_tokens_details": {"cached_tokens": 4}}
 def counts(fresh: int, cached: int, output: int, **more: object) -> Json:
     """Return usage in Anthropic's format."""
     counts_sent = {"input_tokens": fresh, "cache_read_input_tokens": cached, "output_tokens": output}
-    return NOTHING | counts_sent | more
+    return AT_END | counts_sent | more
 
 
 @table(
@@ -200,7 +206,7 @@ def test_message_start_has_the_prompt_tokens_known_so_far(
     events: list[Event], counted: Usage | None, start: Json, end: Json
 ) -> None:
     written = write(OPEN, *events, Text(0, "a"), STOP, counted=counted)
-    assert (written[0]["message"]["usage"], written[-2]["usage"]) == (start, end)
+    assert (written[0]["message"]["usage"], written[-2]["usage"]) == (NOTHING | start, end)
 
 
 DETAILS: list[tuple[Json, Json]] = [
@@ -221,8 +227,53 @@ DETAILS: list[tuple[Json, Json]] = [
 def test_cached_tokens_are_counted_separately(more: Json, expected: Json) -> None:
     usage = Usage(9, 5, 14, more)
     assert write(OPEN, STOP, usage)[-2]["usage"] == expected
-    assert whole_reply(OPEN, STOP, usage)["usage"] == expected
-    assert "output_tokens_details" not in write(OPEN, STOP, counted=usage)[0]["message"]["usage"]
+    assert whole_reply(OPEN, STOP, usage)["usage"] == NOTHING | expected
+    assert write(OPEN, STOP, counted=usage)[0]["message"]["usage"]["output_tokens_details"] is None
+
+
+REQUIRED = {
+    "message": {
+        *("id", "container", "content", "diagnostics", "model", "role", "stop_details", "stop_reason"),
+        *("stop_sequence", "type", "usage"),
+    },
+    "usage": {
+        *("cache_creation", "cache_creation_input_tokens", "cache_read_input_tokens", "inference_geo"),
+        *("input_tokens", "output_tokens", "output_tokens_details", "server_tool_use", "service_tier", "speed"),
+    },
+    "delta": {"container", "stop_details", "stop_reason", "stop_sequence"},
+    "usage at the end": {
+        *("cache_creation_input_tokens", "cache_read_input_tokens", "input_tokens", "output_tokens"),
+        *("output_tokens_details", "server_tool_use"),
+    },
+    "text": {"citations", "text", "type"},
+    "thinking": {"signature", "thinking", "type"},
+    "tool_use": {"id", "caller", "input", "name", "type"},
+}
+"""Members that Anthropic's schema requires, also if they are null.
+
+They are the ones without a question mark in `resources/messages/messages.d.ts` of @anthropic-ai/sdk 1.6.0, which is
+generated from Anthropic's OpenAPI document: `Message`, `Usage`, `RawMessageDeltaEvent.Delta`, `MessageDeltaUsage`,
+`TextBlock`, `ThinkingBlock`, `ToolUseBlock`. `caller` is the only one of them that may not be null.
+"""
+
+
+@pytest.mark.parametrize("usage", [None, Usage(9, 5, 14, CACHED)])
+def test_replies_have_all_members_that_the_schema_requires(usage: Usage | None) -> None:
+    answer: list[Event] = [Reasoning(0, "hm"), Text(0, "a"), CALL, ToolArguments(0, 0, "{}"), Finish(0, "tool_calls")]
+    events: list[Event] = [OPEN, *answer, *([usage] if usage is not None else [])]
+    streamed, whole = write(*events), whole_reply(*events)
+    blocks = [event["content_block"] for event in streamed if event["type"] == "content_block_start"]
+    for message in (streamed[0]["message"], whole):
+        assert message.keys() == REQUIRED["message"]
+        assert message["usage"].keys() == REQUIRED["usage"]
+    assert streamed[-2]["delta"].keys() == REQUIRED["delta"]
+    assert streamed[-2]["usage"].keys() == REQUIRED["usage at the end"]
+    for content in (blocks, whole["content"]):
+        assert [(block["type"], set(block)) for block in content] == [
+            (kind, REQUIRED[kind]) for kind in ("thinking", "text", "tool_use")
+        ]
+        # The AI SDK (@ai-sdk/anthropic 3.0.138, anthropicMessagesResponseSchema) refuses citations that are null.
+        assert content[1]["citations"] == []
 
 
 @table(
@@ -294,13 +345,15 @@ def test_a_reply_has_its_blocks_in_streaming_order() -> None:
         "model": "m",
         "content": [
             {"type": "thinking", "thinking": "hm", "signature": ""},
-            {"type": "text", "text": "a"},
-            {"type": "text", "text": "no"},
-            {"sign": "s", "type": "tool_use", "id": "call_a", "name": "get", "input": {"a": 1}},
+            TEXT | {"text": "a"},
+            TEXT | {"text": "no"},
+            {"sign": "s", "type": "tool_use", "id": "call_a", "name": "get", "input": {"a": 1}, **DIRECT},
         ],
         "stop_reason": "tool_use",
         "stop_sequence": None,
         "usage": NOTHING | {"input_tokens": 5, "output_tokens": 3},
+        "diagnostics": None,
+        **REST,
     }
 
 
@@ -343,4 +396,4 @@ def test_unrequested_thinking_is_omitted() -> None:
     written = b"".join([*(writer.send(event) for event in events), writer.end()])
     assert b"thinking" not in written
     whole = json.loads(dialect.encode_reply(HEAD, collect(events)))
-    assert whole["content"] == [{"type": "text", "text": "a"}]
+    assert whole["content"] == [TEXT | {"text": "a"}]

@@ -99,7 +99,7 @@ def test_a_response_is_an_anthropic_message(tmp_path: Path) -> None:
         "assistant",
         "msg_",
     )
-    assert message["content"] == [{"type": "text", "text": "Hello"}]
+    assert message["content"] == [{"type": "text", "text": "Hello", "citations": []}]
     assert (message["stop_reason"], message["usage"]["input_tokens"], message["usage"]["output_tokens"]) == (
         "end_turn",
         3,

@@ -15,13 +15,14 @@ USAGE_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input
 _CHAT_DETAIL_FIELDS = frozenset({"prompt_tokens_details", "completion_tokens_details"})
 """Details in chat's format; those with an equivalent are converted."""
 _OUTPUT_DETAILS = "output_tokens_details"
+_USAGE_MEMBERS: Json = {_OUTPUT_DETAILS: None, "server_tool_use": None}
 _MAX_SAFE_INTEGER = 2**53  # of IEEE 754 doubles, as in JavaScript
 
 
 def anthropic_usage_object(usage: Usage | None) -> Json:
     """Convert usage: Anthropic counts cached prompt tokens separately. Missing counts are 0.
 
-    Unknown members are kept.
+    Unknown members are kept. These are all members that the schema requires at the end of a stream.
     """
     usage = usage or Usage(0, 0, 0, {})
     cached = min(_detail(usage, "prompt_tokens_details", "cached_tokens") or 0, usage.prompt_tokens)
@@ -31,7 +32,8 @@ def anthropic_usage_object(usage: Usage | None) -> Json:
     thinking = _detail(usage, "completion_tokens_details", "reasoning_tokens")
     if thinking is not None:
         counts[_OUTPUT_DETAILS] = {"thinking_tokens": thinking}
-    return {name: value for name, value in usage.extra_fields.items() if name not in _CHAT_DETAIL_FIELDS} | counts
+    extra_fields = {name: value for name, value in usage.extra_fields.items() if name not in _CHAT_DETAIL_FIELDS}
+    return _USAGE_MEMBERS | extra_fields | counts
 
 
 def usage_from_counts(counts: Mapping[str, int], members: Json) -> Usage | None:
@@ -109,6 +111,25 @@ def message_object(envelope: Envelope, usage: Json, content: list[Json]) -> Json
     return message | {"stop_reason": None, "stop_sequence": None, "usage": usage}
 
 
+_REPLY_MEMBERS: Json = dict.fromkeys(("container", "diagnostics", "stop_details"))
+_REPLY_USAGE_MEMBERS: Json = dict.fromkeys(("cache_creation", "inference_geo", "service_tier", "speed"))
+_BLOCK_MEMBERS: dict[str, Json] = {"text": {"citations": []}, "tool_use": {"caller": {"type": "direct"}}}
+"""Members without a value that Anthropic's schema requires: clients with generated types read them.
+
+Citations are not null, as they may be, since the AI SDK accepts only an array.
+"""
+
+
+def reply_object(envelope: Envelope, usage: Json, content: list[Json]) -> Json:
+    """Return a message that has not ended, with all members that the schema requires."""
+    return message_object(envelope, _REPLY_USAGE_MEMBERS | usage, content) | _REPLY_MEMBERS
+
+
+def reply_block(block: Json) -> Json:
+    """Return a block with all members that the schema requires."""
+    return block | _BLOCK_MEMBERS.get(block["type"], {}) | block
+
+
 def text_block(text: str = "") -> Json:
     """Return a text block."""
     return {"type": "text", "text": text}
@@ -128,22 +149,23 @@ def content_blocks(answer: CollectedChoice) -> list[Json]:
     """Return the blocks of an answer, in streaming order."""
     blocks = [thinking_block(answer.reasoning)] if answer.reasoning else []
     blocks += [text_block(text) for text in (answer.text, answer.refusal) if text]
-    return blocks + [
+    blocks += [
         tool_use_block(call.id, call.name, arguments, call.extra_fields)
         for call, arguments in complete_tool_calls(answer)
     ]
+    return [reply_block(block) for block in blocks]
 
 
 def stop_members(reason: str, stop: str | None, *, has_tool_use: bool, has_refusal: bool) -> Json:
-    """Convert a finish reason to a stop reason and, if one matched, the stop sequence."""
+    """Convert a finish reason to a stop reason and, if one matched, the stop sequence, with the members beside them."""
     stop_reason = "end_turn" if reason == "tool_calls" else _STOP_REASON_FOR.get(reason, "end_turn")
     if has_tool_use and reason not in ("content_filter", "length"):
         stop_reason = "tool_use"  # also for forced calls, for which OpenAI sends `stop`
     elif has_refusal and reason != "length":
         stop_reason = "refusal"
     elif stop is not None and reason != "length":
-        return {"stop_reason": "stop_sequence", "stop_sequence": stop}
-    return {"stop_reason": stop_reason, "stop_sequence": None}
+        return {"stop_reason": "stop_sequence", "stop_sequence": stop, "stop_details": None, "container": None}
+    return {"stop_reason": stop_reason, "stop_sequence": None, "stop_details": None, "container": None}
 
 
 def normalise_stop_reason(word: str) -> str | None:

@@ -122,7 +122,7 @@ class MessagesWriter:
         opened = b""
         if self._open_event_type is not type(event):
             block = objects.thinking_block() if isinstance(event, ev.Reasoning) else objects.text_block()
-            opened = self._ensure_started() + self._close_block() + self._emitter.open_block(block)
+            opened = self._ensure_started() + self._close_block() + self._emitter.open_block(objects.reply_block(block))
             self._open_event_type = type(event)
             self._has_refusal |= isinstance(event, ev.Refusal)
         return opened + self._emitter.add_text(event.text)
@@ -133,16 +133,19 @@ class MessagesWriter:
         if call is None:
             return b""
         self._has_tool_use = True
-        opened = self._emitter.open_block(objects.tool_use_block(call.id, call.name, {}, call.extra_fields))
+        block = objects.tool_use_block(call.id, call.name, {}, call.extra_fields)
+        opened = self._emitter.open_block(objects.reply_block(block))
         return opened + (self._emitter.add_text(_CUSTOM_INPUT_START) if call.is_custom else b"")
 
     def _ensure_started(self) -> bytes:
         """Write message_start, as late as possible, since it contains the prompt tokens."""
         if self._emitter.has_started:
             return b""
-        usage = objects.anthropic_usage_object(self._known_usage()) | {"output_tokens": 0}
-        usage.pop("output_tokens_details", None)
-        return self._emitter.start_message(objects.message_object(self._envelope, usage, []))
+        usage = objects.anthropic_usage_object(self._known_usage()) | {
+            "output_tokens": 0,
+            "output_tokens_details": None,
+        }
+        return self._emitter.start_message(objects.reply_object(self._envelope, usage, []))
 
     def _end_block(self, *, is_cut: bool = False) -> bytes:
         """End the open block and write the queued text."""
@@ -198,7 +201,7 @@ class MessagesDialect(TranslatedDialect):
         usage, content = objects.anthropic_usage_object(reply.usage), objects.content_blocks(answer)
         has_calls, has_refusal = bool(answer.tool_calls), bool(answer.refusal)
         ending = objects.stop_members(answer.finish_reason, stop, has_tool_use=has_calls, has_refusal=has_refusal)
-        return escape_line_breaks(msgspec.json.encode(objects.message_object(envelope, usage, content) | ending))
+        return escape_line_breaks(msgspec.json.encode(objects.reply_object(envelope, usage, content) | ending))
 
     def restrict(self, facts: RequestFacts, *, is_stream: bool) -> RequestFacts:
         """Allow one choice; tool arguments must be objects in a non-streamed reply."""
