@@ -29,8 +29,7 @@ def _reply(seen: MockHttpRequest) -> MockReply:
 @pytest.mark.parametrize("is_default", [False, True], ids=["http", "default"])
 @pytest.mark.skipif(codex.why_missing() is not None, reason=str(codex.why_missing()))
 def test_codex_runs_a_tool_of_a_namespace(is_default: bool, tmp_path: Path) -> None:
-    options = ("--unknown-tools", "ignore") if is_default else ()
-    with upstream(_reply) as server, gateway(tmp_path, server.url, options=options) as running:
+    with upstream(_reply) as server, gateway(tmp_path, server.url) as running:
         turn = codex.run_turn(
             running.url, running.key or "none", "hello", "Close it.", folder=tmp_path, is_default=is_default
         )

@@ -391,7 +391,7 @@ def test_a_request_comes_back_from_messages(chat: Json, stops: list[str]) -> Non
 def test_a_request_comes_back_from_responses(chat: Json) -> None:
     chat |= {"logprobs": True, "top_logprobs": 2} if chat["stream"] else {}
     translated = json.loads(json.dumps({"model": "m", **chat_to_responses(chat)}))
-    found = responses_to_chat(translated, [], raw_input_items(translated), ignores_unknown_tools=False).chat
+    found = responses_to_chat(translated, [], raw_input_items(translated), unknown_tools="refuse").chat
     assert canonical(found) == canonical(chat)
 
 

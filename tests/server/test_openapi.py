@@ -65,7 +65,7 @@ def _response(body: Body) -> None:
     read_storage_options(body)
     _chat(
         responses_to_chat(
-            body, [], run_to_completion(read_input_items(body, lambda _: None, 10**6)), ignores_unknown_tools=False
+            body, [], run_to_completion(read_input_items(body, lambda _: None, 10**6)), unknown_tools="refuse"
         ).chat
     )
 

@@ -242,16 +242,50 @@ def test_an_item_reference_is_resolved_from_the_store() -> None:
     run(work())
 
 
-@pytest.mark.parametrize(("setting", "is_refused"), [("refuse", True), ("ignore", False)])
-def test_unknown_tools_are_rejected_or_ignored_as_configured(setting: str, is_refused: bool) -> None:
+CODEX_TOOLS = [{"type": "function", "name": "exec_command"}, {"type": "web_search", "external_web_access": False}]
+
+
+@table(
+    "setting, body, param",
+    [
+        ("refuse", {"tools": CODEX_TOOLS}, "tools[1].type"),
+        # By default Codex offers a hosted tool, which it does not force.
+        ("auto", {"tools": CODEX_TOOLS}, None),
+        ("auto", {"tools": CODEX_TOOLS, "tool_choice": "auto"}, None),
+        ("auto", {"tools": CODEX_TOOLS, "tool_choice": "required"}, None),
+        ("auto", {"tools": CODEX_TOOLS[1:]}, None),
+        ("auto", {"tools": CODEX_TOOLS[1:], "tool_choice": "required"}, "tool_choice"),
+        ("auto", {"tools": CODEX_TOOLS, "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
+        ("auto", {"tools": [*CODEX_TOOLS, {"type": "serch"}]}, "tools[2].type"),
+        ("auto", {"tools": [{"type": "custom", "name": "sh"}]}, "tools[0].type"),
+        ("ignore", {"tools": CODEX_TOOLS, "tool_choice": {"type": "web_search"}}, None),
+        ("ignore", {"tools": [*CODEX_TOOLS[:1], {"type": "serch"}]}, None),
+    ],
+)
+def test_tools_that_a_chat_has_not_are_left_out_or_refused(setting: str, body: Body, param: str | None) -> None:
     async def work() -> None:
         scene = Scene(unknown_tools=setting)
-        tools = [{"type": "web_search"}]
-        if is_refused:
-            assert (await rejection(scene.create(tools=tools))).param == "tools[0].type"
-        else:
-            await scene.create(tools=tools)
-            assert "tools" not in scene.requests[0].body
+        context = scene.context(input="hi", **body)
+        if param is not None:
+            assert (await rejection(scene.api.create(context))).param == param
+            return
+        await scene.api.create(context)
+        functions = [tool["type"] for tool in scene.requests[0].body.get("tools", [])]
+        kept = [tool for tool in body["tools"] if tool["type"] == "function"]
+        assert functions == [tool["type"] for tool in kept]
+        index, hosted = len(kept), body["tools"][-1]["type"]
+        assert scene.requests[0].ignored_fields == (f"tools[{index}].{hosted}",)
+        assert context.log_fields["ignored_tools"] == 1
+
+    run(work())
+
+
+def test_an_upstream_that_speaks_responses_gets_hosted_tools_unchanged() -> None:
+    async def work() -> None:
+        scene = Scene(native=True)
+        await scene.create(tools=CODEX_TOOLS, tool_choice={"type": "web_search"})
+        assert scene.requests[0].body["tools"] == CODEX_TOOLS
+        assert scene.requests[0].ignored_fields == ()
 
     run(work())
 

@@ -74,10 +74,11 @@ class ServeSettings:
         False, "disable the web page", "--no-page --no-webui --no-ui", off="--page --webui --ui"
     )
     unknown_tools: str = server_setting(
-        "refuse",
-        "tools that only OpenAI or Anthropic can run, such as web search: refuse the request, or ignore the tool",
+        "auto",
+        "tools that only OpenAI or Anthropic can run, such as web search: refuse the request, or ignore the tool; "
+        "auto: ignore OpenAI's in Responses that the request does not force, refuse others",
         "--unknown-tools MODE",
-        choices="refuse ignore",
+        choices="auto refuse ignore",
     )
 
     upstreams: tuple[str, ...] = upstream_setting(

@@ -301,8 +301,8 @@ class ResponseRequest(ResponseStorage, kw_only=True):
     tools: Annotated[
         Annotated[list[dict[str, Any]], Meta(max_length=TOOLS_LIMIT)] | None,
         note(
-            "up to 128 functions, also in namespaces; custom tools for upstreams; others are rejected, or ignored: "
-            "--unknown-tools ignore"
+            "up to 128 functions, also in namespaces; custom tools for upstreams; OpenAI's hosted tools are ignored "
+            "unless tool_choice names one; others are rejected, or ignored: --unknown-tools"
         ),
     ] = None
     tool_choice: Annotated[ToolChoice, note("none, auto, required, a function, a custom tool, allowed_tools")] = None

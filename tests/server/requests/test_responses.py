@@ -46,7 +46,7 @@ def translated(
     given = {"model": "m", "input": "hi", **body}
     kept = {"msg_9": b'{"role": "assistant", "content": "kept"}'}
     items = run_to_completion(read_input_items(given, kept.get, 10**6))
-    return responses_to_chat(given, list(history), items, ignores_unknown_tools=ignores_unknown)
+    return responses_to_chat(given, list(history), items, unknown_tools="ignore" if ignores_unknown else "refuse")
 
 
 def messages(*items: Body, **body: Any) -> list[Body]:  # noqa: ANN401 - each field its own

@@ -317,12 +317,12 @@ class ResponsesApi(DialectApi, kw_only=True):
             body,
             history,
             items,
-            ignores_unknown_tools=self.settings.unknown_tools == "ignore",
+            unknown_tools=self.settings.unknown_tools,
             allows_custom_tools=isinstance(backend, UpstreamBackend),
         )
         echo = translation.echo
-        if ignored := translation.tools.ignored_count:
-            ctx.log_fields["ignored_tools"] = ignored
+        if ignored := translation.tools.ignored:
+            ctx.log_fields["ignored_tools"] = len(ignored)
         echo["store"] = options.store is True and self.store.is_enabled
         dialect = ResponsesDialect(
             echo,
@@ -333,6 +333,7 @@ class ResponsesApi(DialectApi, kw_only=True):
         gen_request = GenerationRequest(
             body=translation.chat, id=response_id, dialect=dialect, field_names=translation.param_names, echo=echo
         )
+        gen_request.ignored_fields = ignored
         return _ResponseJob(ctx, backend, options, gen_request, items, history)
 
     async def _read_items(self, ctx: RequestContext, body: Json, previous: str | None) -> tuple[list[Json], list[Json]]:

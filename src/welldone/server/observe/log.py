@@ -107,8 +107,8 @@ class RequestLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     broken_json: int | None = None
     """Texts and tool call arguments with invalid JSON."""
     ignored_tools: int | None = None
+    """Tools of the request that were dropped (`--unknown-tools`)."""
     ignored_fields: tuple[str, ...] | None = None
-    """Tools of the request that were dropped (`--unknown-tools ignore`)."""
     resumed_after: int | None = None
     """Number of the last event that the client of a resumed stream has."""
     printed_calls: int | None = None

@@ -21,6 +21,14 @@ _FUNCTION_KEYS = ("name", "description", "parameters", "strict")
 _CUSTOM_TOOL_KEYS = ("name", "description", "format")
 _GRAMMAR_KEYS = ("definition", "syntax")
 _NAMESPACE = "namespace"
+_HOSTED_TOOL_TYPES = frozenset(
+    (
+        *("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11", "file_search"),
+        *("code_interpreter", "image_generation", "mcp", "computer", "computer_use_preview", "local_shell", "shell"),
+        *("apply_patch", "tool_search", "programmatic_tool_calling"),
+    )
+)
+"""Types of tools that only OpenAI's servers run, or only its models know (`Tool` in openai-python 3.46.0)."""
 _CHAT_NAME_LENGTH = 64
 """OpenAI's limit for the name of a function in a chat, which other servers have too."""
 _DIGEST_LENGTH = 8  # hexadecimal digits: two of 128 tools have the same with a probability of 2e-6
@@ -37,7 +45,8 @@ class ResponseTools(msgspec.Struct, kw_only=True):
     """The client's names for the tools of the chat request."""
     chat_names: dict[tuple[str, str], str]
     """The names in the chat of the tools with a namespace, by namespace and name."""
-    ignored_count: int
+    ignored: tuple[str, ...]
+    """The tools that are left out, such as `tools[3].web_search`."""
 
     def chat_name(self, namespace: str, name: str) -> str:
         """Return the name in a chat of a tool that may no longer be given."""
@@ -50,7 +59,7 @@ class ResponseTools(msgspec.Struct, kw_only=True):
         }
 
 
-NO_TOOLS = ResponseTools(echo=[], param_names={}, chat_names={}, ignored_count=0)
+NO_TOOLS = ResponseTools(echo=[], param_names={}, chat_names={}, ignored=())
 
 
 class _GivenTool(NamedTuple):
@@ -76,23 +85,23 @@ def flat_name(namespace: str, name: str, *, is_hashed: bool = False) -> str:
     return f"{safe}_{digest}"
 
 
-def read_tools(
-    request: schema.ResponseRequest, tool_types: tuple[str, ...], *, ignores_unknown_tools: bool
-) -> ResponseTools:
-    """Translate `tools`, `tool_choice` and `parallel_tool_calls`.
+def read_tools(request: schema.ResponseRequest, tool_types: tuple[str, ...], *, unknown_tools: str) -> ResponseTools:
+    """Translate `tools`, `tool_choice` and `parallel_tool_calls`; `unknown_tools` is the setting.
 
     Raises:
         ApiError: a tool is invalid, has no equivalent in a chat, or the choice names none of the tools.
     """
-    reader = _ToolReader(tool_types, ignores_unknown_tools)
+    reader = _ToolReader(tool_types, unknown_tools)
     echo = reader.read(request.tools or [])
-    choice, allowed = _read_tool_choice(request.tool_choice, reader.tools, tool_types, ignores_unknown_tools)
+    choice, allowed = _read_tool_choice(
+        request.tool_choice, reader.tools, tool_types, ignores_unknown_tools=unknown_tools == "ignore"
+    )
     tools = [tool for tool in reader.tools if allowed is None or tool.chat_name in allowed]
     out = ResponseTools(
         echo=echo,
         param_names={f"tools[{index}].{tool.value['type']}": tool.param for index, tool in enumerate(tools)},
         chat_names=reader.chat_names,
-        ignored_count=reader.ignored_count,
+        ignored=tuple(reader.ignored),
     )
     if tools:  # servers reject a tool choice without tools
         described: set[str] = set()
@@ -104,12 +113,12 @@ def read_tools(
 class _ToolReader:
     """Reads the tools that a chat has. Others are ignored, or an error."""
 
-    def __init__(self, tool_types: tuple[str, ...], ignores_unknown_tools: bool) -> None:
+    def __init__(self, tool_types: tuple[str, ...], unknown_tools: str) -> None:
         self.tools: list[_GivenTool] = []
         self.chat_names: dict[tuple[str, str], str] = {}
-        self.ignored_count = 0
+        self.ignored: list[str] = []
         self._tool_types = tool_types
-        self._ignores_unknown_tools = ignores_unknown_tools
+        self._unknown_tools = unknown_tools
         self._taken_names: set[str] = set()
 
     def read(self, tools: list[Json]) -> list[Json]:
@@ -138,9 +147,10 @@ class _ToolReader:
         if namespace is not None and kind == _NAMESPACE:
             raise fields.invalid(f"{param}.type", "a namespace cannot contain a namespace.")
         if kind not in self._tool_types:
-            if not self._ignores_unknown_tools:
+            is_offered = self._unknown_tools == "auto" and kind in _HOSTED_TOOL_TYPES  # the model need not call it
+            if self._unknown_tools != "ignore" and not is_offered:
                 raise unsupported_tool_type(f"{param}.type", kind, "' and '".join(self._tool_types))
-            self.ignored_count += 1
+            self.ignored.append(f"{param}.{kind}")
             return None
         name = fields.read_fields(tool, NamedFunction, f"{param}.").name
         chat_name = name if namespace is None else self._new_chat_name(namespace.name, name, f"{param}.name")
@@ -182,7 +192,7 @@ def _chat_tool(tool: _GivenTool, described: set[str]) -> Json:
 
 
 def _read_tool_choice(
-    value: object, tools: list[_GivenTool], tool_types: tuple[str, ...], ignores_unknown_tools: bool
+    value: object, tools: list[_GivenTool], tool_types: tuple[str, ...], *, ignores_unknown_tools: bool
 ) -> tuple[str | Json | None, set[str] | None]:
     """Return the choice in chat form, and the names in the chat of the allowed tools (None: all)."""
     if value is None:

@@ -67,12 +67,12 @@ def responses_to_chat(
     history: list[Json],
     items: list[Json],
     *,
-    ignores_unknown_tools: bool,
+    unknown_tools: str,
     allows_custom_tools: bool = False,
 ) -> ResponsesTranslation:
     """Translate a request into a chat request. `history` has the items before `items`.
 
-    `allows_custom_tools`: custom tools are forwarded, instead of being unknown.
+    `unknown_tools`: the setting. `allows_custom_tools`: custom tools are forwarded, instead of being unknown.
 
     Raises:
         ApiError: a field is invalid, or has no equivalent in a chat.
@@ -82,7 +82,7 @@ def responses_to_chat(
     _check_metadata(request.metadata or {})
     chat = {name: value for name, value in body.items() if name not in _OWN_FIELDS}
     tool_types = ("function", "custom") if allows_custom_tools else ("function",)
-    tools = read_tools(request, tool_types, ignores_unknown_tools=ignores_unknown_tools)
+    tools = read_tools(request, tool_types, unknown_tools=unknown_tools)
     text: Json = body.get("text") or {}
     given = request.reasoning or schema.ReasoningOptions()
     reasoning = {"effort": given.effort, "summary": given.summary or given.generate_summary}
