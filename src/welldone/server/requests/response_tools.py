@@ -93,9 +93,7 @@ def read_tools(request: schema.ResponseRequest, tool_types: tuple[str, ...], *, 
     """
     reader = _ToolReader(tool_types, unknown_tools)
     echo = reader.read(request.tools or [])
-    choice, allowed = _read_tool_choice(
-        request.tool_choice, reader.tools, tool_types, ignores_unknown_tools=unknown_tools == "ignore"
-    )
+    choice, allowed = _read_tool_choice(request.tool_choice, reader.tools, tool_types, unknown_tools)
     tools = [tool for tool in reader.tools if allowed is None or tool.chat_name in allowed]
     out = ResponseTools(
         echo=echo,
@@ -192,7 +190,7 @@ def _chat_tool(tool: _GivenTool, described: set[str]) -> Json:
 
 
 def _read_tool_choice(
-    value: object, tools: list[_GivenTool], tool_types: tuple[str, ...], *, ignores_unknown_tools: bool
+    value: object, tools: list[_GivenTool], tool_types: tuple[str, ...], unknown_tools: str
 ) -> tuple[str | Json | None, set[str] | None]:
     """Return the choice in chat form, and the names in the chat of the allowed tools (None: all)."""
     if value is None:
@@ -211,7 +209,7 @@ def _read_tool_choice(
         allowed = {
             _chosen_name(tool, f"tool_choice.tools[{index}].", tools) for index, tool in enumerate(found.tools or ())
         }
-    elif ignores_unknown_tools:  # the named tool was ignored too
+    elif unknown_tools == "ignore":  # the named tool was ignored too
         return "auto", None
     else:
         raise fields.wrong_value("tool_choice.type", kind, (*tool_types, "allowed_tools"))

@@ -132,32 +132,28 @@ class _BlockState:
         return self.kind in _DELTAS[delta["type"]][1]
 
     def receive_delta(self, delta: Json) -> Json:
-        """Join split characters in a delta, and track whether tool input is complete."""
+        """Join split characters in a delta, drop repeated text, and track whether tool input is complete."""
         kind, member = BLOCK_TEXT_DELTAS.get(self.kind, ("", ""))
         if delta["type"] != kind:
             return delta
         text = self.joiner.feed(delta[member])
+        if self.start_text:
+            text = self._without_repetition(text)
         if text and self.kind in TOOL_USE_BLOCKS:
             self.has_input = True
             self._end.feed(text)
             self.input.add(text)
         return delta if text == delta[member] else {**delta, member: text}
 
-    def without_repetition(self, delta: Json) -> Json:
-        """Empty a delta as far as it repeats the start's text; put that text back before one that differs."""
-        kind, member = BLOCK_TEXT_DELTAS[self.kind]
-        if delta["type"] != kind:
-            return delta
-        text, start, count = delta[member], self.start_text, self._repeated
-        if start.startswith(text, count):
-            self._repeated, kept = count + len(text), ""
-        elif text.startswith(start[count:]):
-            self._repeated, kept = len(start), text[len(start) - count :]
-        else:
-            kept = self.take_partial_repetition() + text
-        if self._repeated == len(start):
+    def _without_repetition(self, text: str) -> str:
+        """Cut what repeats the start's text from a delta; put that text back before a delta that differs."""
+        size = min(len(text), len(self.start_text) - self._repeated)
+        if not self.start_text.startswith(text[:size], self._repeated):
+            return self.take_partial_repetition() + text
+        self._repeated += size
+        if self._repeated == len(self.start_text):
             self.start_text = ""
-        return {**delta, member: kept}
+        return text[size:]
 
     def take_partial_repetition(self) -> str:
         """Return the text that was removed, though the deltas did not repeat all of the start's."""
@@ -320,8 +316,6 @@ class BlockSequencer:
 
     def _add_block_delta(self, block: _BlockState, delta: Json, more: Json) -> bytes:
         delta = block.receive_delta(delta)
-        if block.start_text:
-            delta = block.without_repetition(delta)
         if block is self._current:
             return self._emit_delta(block, delta, more)
         block.queued_deltas.append((delta, more))
