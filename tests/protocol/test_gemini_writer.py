@@ -18,6 +18,7 @@ from welldone.protocol.events import (
     Failure,
     FieldLocation,
     Finish,
+    Json,
     KeepAlive,
     Logprobs,
     Reasoning,
@@ -29,6 +30,8 @@ from welldone.protocol.events import (
     Usage,
 )
 from welldone.protocol.request_facts import RequestFacts
+from welldone.rules.judge import judge
+from welldone.rules.trace import Trace
 
 HEAD = Envelope("r1", 1, "m")
 MEMBERS = {"modelVersion": "m", "responseId": "r1"}
@@ -177,6 +180,37 @@ def test_text_is_accepted_while_a_choice_is_open_and_nothing_is_pending() -> Non
     assert writer.accepts_text(0)
     writer.send(Logprobs(0, {"content": [{"token": "a"}]}))
     assert not writer.accepts_text(0)
+
+
+TIMINGS: Json = {"timings": {"prompt_n": 3, "cache_n": 4, "predicted_n": 2}}
+
+
+@table(
+    ("early", "counted", "expected", "last"),
+    [
+        ([], None, None, None),
+        ([UnknownFields(0, FieldLocation.CHUNK, TIMINGS)], None, (7, 7), (7, 2, 9)),
+        ([UnknownFields(0, FieldLocation.CHUNK, {"timings": {"prompt_n": 3}})], None, None, None),
+        ([], Usage(7, 1, 8, {}), (7, 7), (7, 1, 8)),
+        ([], Usage(0, 0, 0, {}), None, (0, 0, 0)),
+    ],
+)
+def test_each_element_has_the_prompt_tokens_if_they_are_known(
+    early: list[Event], counted: Usage | None, expected: tuple[int, ...] | None, last: tuple[int, ...] | None
+) -> None:
+    writer = GeminiDialect().make_writer(HEAD, lambda: counted)
+    call: list[Event] = [ToolCall(0, 0, "c", "f"), ToolArguments(0, 0, "{}")]
+    events: list[Event] = [START, *early, Text(0, "a"), Text(0, "b"), *call, Finish(0, "tool_calls")]
+    written = b"".join([*(writer.send(event) for event in events), writer.end()])
+    *others, end = (json.loads(frame.removeprefix("data: ")) for frame in written.decode().split("\n\n")[:-1])
+    metadata = None
+    if expected is not None:
+        metadata = dict(zip(("promptTokenCount", "totalTokenCount"), expected, strict=True))
+    assert [element.get("usageMetadata") for element in others] == [metadata] * 3
+    names = ("promptTokenCount", "candidatesTokenCount", "totalTokenCount")
+    found = end.get("usageMetadata", {})
+    assert [found.get(name) for name in names] == list(last or [None] * 3)
+    assert judge(Trace(body=written, endpoint="gemini")).findings == ()
 
 
 def test_unknown_fields_are_left_out() -> None:

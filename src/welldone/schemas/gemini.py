@@ -182,9 +182,8 @@ def camel_case_names(value: Json) -> Json:
         camel = camel_case_name(name)
         if camel in out:
             raise ValueError(camel)
-        if camel in _ENUM_MEMBERS:
-            member = [_upper_case(item) for item in member] if isinstance(member, list) else _upper_case(member)
-        out[camel] = member if camel in OPAQUE_MEMBERS else _with_camel_case(member)
+        convert = _upper_case if camel in _ENUM_MEMBERS else _with_camel_case
+        out[camel] = member if camel in OPAQUE_MEMBERS else convert(member)
     return out
 
 
@@ -195,6 +194,8 @@ def _with_camel_case(value: Any) -> Any:  # noqa: ANN401 - a part of a body
 
 
 def _upper_case(value: Any) -> Any:  # noqa: ANN401 - a part of a body
+    if isinstance(value, list):
+        return [_upper_case(item) for item in value]
     return value.upper() if isinstance(value, str) else value
 
 

@@ -97,7 +97,6 @@ def normalise_delta(delta: Json) -> Json | None:
 
 _MAX_QUEUED_BYTES = 16 * 1024 * 1024  # the limit of one frame
 _MAX_QUEUED_BLOCKS = 128  # OpenAI's limit for tools
-_MIN_REPETITION = 2  # characters: the same digit or line break twice is more likely two tokens
 _QUEUED_DELTA_OVERHEAD_BYTES = 256  # memory per queued delta besides its text
 
 
@@ -118,7 +117,7 @@ class _BlockState:
         self.input = BufferedText(room)
         self.joiner = CharacterJoiner()  # of surrogate pairs split over deltas
         self.start_text = ""  # text of the start, as long as the deltas may repeat it
-        self._repeated = 0  # characters of `start_text` that they have repeated
+        self.repeated = 0  # characters of `start_text` that they have repeated
 
     @property
     def is_complete(self) -> bool:
@@ -147,18 +146,14 @@ class _BlockState:
 
     def _without_repetition(self, text: str) -> str:
         """Cut what repeats the start's text from a delta; put that text back before a delta that differs."""
-        size = min(len(text), len(self.start_text) - self._repeated)
-        if not self.start_text.startswith(text[:size], self._repeated):
-            return self.take_partial_repetition() + text
-        self._repeated += size
-        if self._repeated == len(self.start_text):
+        size = min(len(text), len(self.start_text) - self.repeated)
+        if not self.start_text.startswith(text[:size], self.repeated):
+            text, self.start_text = self.start_text[: self.repeated] + text, ""
+            return text
+        self.repeated += size
+        if self.repeated == len(self.start_text):
             self.start_text = ""
         return text[size:]
-
-    def take_partial_repetition(self) -> str:
-        """Return the text that was removed, though the deltas did not repeat all of the start's."""
-        text, self.start_text = self.start_text[: self._repeated], ""
-        return text
 
 
 class BlockSequencer:
@@ -212,9 +207,9 @@ class BlockSequencer:
         block_state = _BlockState(number, without_content(full), more, self._room)
         out = self._begin_block(block_state, deltas)
         start_text: str = deltas[0][0].get(full["type"], "") if deltas else ""
-        # MiniMax (cline/cline#9215) and LiteLLM (BerriAI/litellm#34433) send it again in deltas.
-        if len(start_text.strip()) >= _MIN_REPETITION:
-            block_state.start_text = start_text
+        # MiniMax (cline/cline#9215) and LiteLLM (BerriAI/litellm#34433) send it again in deltas. The same digit or line
+        # break twice is more likely two tokens.
+        block_state.start_text = start_text if len(start_text.strip()) > 1 else ""
         return out
 
     def add_whole_blocks(self, content: list[object]) -> bytes:
@@ -347,7 +342,7 @@ class BlockSequencer:
             return b""
         if block.index is not None:
             self._ended[block.index] = block.is_stopped
-        last = block.take_partial_repetition() + block.joiner.close()
+        last = block.start_text[: block.repeated] + block.joiner.close()
         if block.initial_input and not block.has_input:
             initial = block.initial_input
             last = initial if isinstance(initial, str) else msgspec.json.encode(initial).decode()

@@ -1,7 +1,8 @@
 """Writer of the Gemini API: events of an answer as server-sent events, as a JSON array, and as one reply.
 
 A function call is sent when it is complete, since a part has the whole arguments. The last element has the finish
-reasons and the usage. Keep-alives are empty lines: google-genai fails on SSE comments.
+reasons and the usage. The others have the prompt tokens, if they are known by then: text comes from a template, which
+has no place for a count that grows. Keep-alives are empty lines: google-genai fails on SSE comments.
 """
 
 from typing import ClassVar
@@ -16,6 +17,7 @@ from welldone.protocol.dialects.chat import TEXT_MARKER, TEXT_MARKER_BYTES, esca
 from welldone.protocol.dialects.gemini import objects
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Event, Failure, Json, Usage
+from welldone.protocol.fields import usage_from_timings
 from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
 from welldone.protocol.state import CHAT_TRANSITIONS, StreamState, StreamStateMachine
 
@@ -31,6 +33,7 @@ class GeminiDialect(TranslatedDialect):
 
     INITIAL_KEEP_ALIVE: ClassVar[bytes] = _EMPTY_LINE
     BUFFERS_OUTPUT: ClassVar[bool] = True  # arguments of tool calls
+    REPORTS_PROMPT_TOKENS_FIRST: ClassVar[bool] = True
 
     def __init__(self, *, includes_thoughts: bool = False) -> None:
         self.includes_thoughts = includes_thoughts
@@ -41,7 +44,7 @@ class GeminiDialect(TranslatedDialect):
 
     def make_writer(self, envelope: Envelope, usage_source: UsageSource) -> "GeminiWriter":
         """Return a stream writer."""
-        return GeminiWriter(self, envelope)
+        return GeminiWriter(self, envelope, usage_source)
 
     def encode_reply(self, envelope: Envelope, reply: CollectedReply) -> bytes:
         """Encode a non-streamed reply."""
@@ -136,7 +139,7 @@ class CandidateEnd:
 class GeminiWriter:
     """Writes a stream from events in legal order."""
 
-    def __init__(self, dialect: GeminiDialect, envelope: Envelope) -> None:
+    def __init__(self, dialect: GeminiDialect, envelope: Envelope, usage_source: UsageSource) -> None:
         self._dialect = dialect
         self._envelope = envelope
         self._state_machine = StreamStateMachine(CHAT_TRANSITIONS, is_ordered=True)
@@ -145,6 +148,8 @@ class GeminiWriter:
         self._logprobs: dict[int, Json] = {}  # for the next element of each choice
         self._text_templates: dict[tuple[int, bool], tuple[bytes, bytes]] = {}
         self._usage: Usage | None = None
+        self._usage_source = usage_source
+        self._timings: Json = {}
 
     def send(self, event: Event) -> bytes:
         """Return the bytes for `event`; empty if it is sent later or not supported.
@@ -169,6 +174,8 @@ class GeminiWriter:
                 self._calls[index][1].append(text)
             case ev.UnknownFields(index=index, location=ev.FieldLocation.DELTA, fields=fields):
                 return b"".join([self._write_part(index, part) for part in objects.signature_parts(fields)])
+            case ev.UnknownFields(location=ev.FieldLocation.CHUNK, fields={"timings": dict(timings)}):  # llama.cpp
+                self._timings = timings
             case ev.Logprobs(index=index, value=value):
                 self._add_logprobs(index, objects.logprobs_members(value))
             case ev.Finish(index=index, reason=reason):
@@ -198,7 +205,7 @@ class GeminiWriter:
             objects.candidate_object(index, [objects.text_part("")], ending.members() | self._logprobs.get(index, {}))
             for index, ending in self._ends.items()
         ]
-        last = objects.response_object(self._envelope, candidates, self._usage)
+        last = objects.response_object(self._envelope, candidates, self._known_usage())
         return self._dialect.encode_element(last) + self._dialect.end_bytes()
 
     def _write_text(self, index: int, text: str, *, is_thought: bool = False) -> bytes:
@@ -219,7 +226,13 @@ class GeminiWriter:
         return self._dialect.encode_element(self._element(index, part, self._logprobs.pop(index, None)))
 
     def _element(self, index: int, part: Json, members: Json | None = None) -> Json:
-        return objects.response_object(self._envelope, [objects.candidate_object(index, [part], members)])
+        element = objects.response_object(self._envelope, [objects.candidate_object(index, [part], members)])
+        known = self._known_usage()
+        prompt = known.prompt_tokens if known else 0
+        return element | ({"usageMetadata": {"promptTokenCount": prompt, "totalTokenCount": prompt}} if prompt else {})
+
+    def _known_usage(self) -> Usage | None:
+        return self._usage or self._usage_source() or usage_from_timings(self._timings)
 
     def _add_logprobs(self, index: int, members: Json) -> None:
         if index in self._logprobs and members:
