@@ -66,6 +66,7 @@ def test_a_chat_streams_json_lines_by_default(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in response.body.splitlines()]
     assert [line["message"]["content"] for line in lines] == ["Hello", ""]
     assert (lines[-1]["done_reason"], lines[-1]["prompt_eval_count"], lines[-1]["eval_count"]) == ("stop", 3, 1)
+    assert 0 <= lines[-1]["total_duration"] < 60e9
     assert upstream_requests[0]["messages"] == [{"role": "user", "content": "Hi"}]
 
 

@@ -20,7 +20,7 @@ class OllamaApi(DialectApi):
         chat = read_ollama_chat(body) if is_chat else read_ollama_generate(body)
         backend = self.targets.find(ctx, body.get("model"))
         created_at = format_timestamp(self.now(), "microseconds")
-        dialect = OllamaDialect(is_chat=is_chat, created_at=created_at)
+        dialect = OllamaDialect(is_chat=is_chat, created_at=created_at, clock=self.now)
         if not body.get("messages" if is_chat else "prompt"):  # Ollama's request to load a model
             reply = {"model": backend.name, "created_at": created_at, **dialect.content_fields("")}
             return json_response({**reply, "done": True, "done_reason": "load"})
