@@ -267,7 +267,12 @@ def messages(draw: Random, contents: Contents = ALL) -> Iterator[Difference]:
 
     def read(body: bytes, is_stream: bool) -> Answer:
         message = plain_client.message_of(body) if is_stream else json.loads(body)
-        return plain_client.messages_answer(message)
+        # Members without a value that the schema requires.
+        message["usage"] = {name: item for name, item in message["usage"].items() if name not in _NULL_USAGE or item}
+        answer = plain_client.messages_answer(message)
+        for call in answer.choices[0].calls:
+            assert call.members.pop("caller") == [{"type": "direct"}]
+        return answer
 
     yield from _translated("Messages", draw, contents, MessagesDialect, read, expected)
 
@@ -312,6 +317,12 @@ def _stop_reason(original: Choice) -> str:
     if original.calls:
         return "tool_use"
     return "refusal" if original.refusal or finish == "content_filter" else "end_turn"
+
+
+_NULL_USAGE = frozenset(
+    ("cache_creation", "inference_geo", "output_tokens_details", "server_tool_use", "service_tier", "speed")
+)
+"""Members of a Messages usage that have no equivalent in chat: null, as the schema requires them."""
 
 
 def _messages_usage(usage: Json) -> Json:

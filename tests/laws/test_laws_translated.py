@@ -10,6 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, cast
 
+import msgspec
 from hypothesis import event, given
 from hypothesis import strategies as st
 
@@ -127,6 +128,8 @@ def test_a_stream_in_another_dialect_has_the_same_events(dialect: Endpoint, even
     found = read(dialect, write(dialect, events))
     if dialect is GEMINI:  # a call is sent whole
         events, found = joined_calls(events), joined_calls(found)
+    if dialect is MESSAGES:
+        found = [without_caller(one) if isinstance(one, ToolCall) else one for one in found]
     if isinstance(events[-1], Failure):
         # A call is sent once its name is known to be complete, which a failure may precede; so are start and end.
         # Log probabilities are sent with their text.
@@ -142,6 +145,13 @@ def test_a_stream_in_another_dialect_has_the_same_events(dialect: Endpoint, even
     found_usages = [one for one in found if isinstance(one, Usage)]
     assert [one for one in found if not isinstance(one, Usage)] == [one for one in events if not isinstance(one, Usage)]
     assert counts(found_usages[-1] if found_usages else None) == counts(usages[-1] if usages else None)
+
+
+def without_caller(call: ToolCall) -> ToolCall:
+    """Return a call without the member `caller`, which Messages require."""
+    members = {name: value for name, value in call.extra_fields.items() if name != "caller"}
+    assert call.extra_fields == members | {"caller": {"type": "direct"}}
+    return msgspec.structs.replace(call, extra_fields=members)
 
 
 def joined_calls(events: list[Event]) -> list[Event]:
