@@ -2,6 +2,9 @@
 
 It imports nothing of welldone, so that it shares no bug with the reader, the repairer or the rules. It stores every
 value of an unknown member in the order received; the tests decide what may be dropped or merged.
+
+It accumulates as the vendors' references do, which each part names. `test_plain_client.py` compares it with OpenAI's
+own client, which is installed for the tests.
 """
 
 import json
@@ -93,18 +96,25 @@ def objects(stream: bytes) -> list[Json]:
     return [json.loads(data) for _, data in events(stream) if data != "[DONE]"]
 
 
-# Chat and completions.
+# Chat and completions. Source: `accumulate_delta` and `ChatCompletionStreamState` of openai-python. Strings are
+# concatenated, also roles, ids and names; entries of `tool_calls` are merged by `index`, log probabilities appended.
 
 
 def chunks_answer(stream: bytes) -> Answer:
     """Read a stream of chunks."""
     answer = Answer()
+    roles: dict[int, str] = {}
     for _, data in events(stream):
         if data == "[DONE]":
             answer.is_done = True
             continue
         assert not answer.is_done, "an event after [DONE]"
-        _add_chunk(answer, json.loads(data))
+        chunk = json.loads(data)
+        _add_chunk(answer, chunk)
+        for choice in chunk.get("choices", ()):
+            delta = choice.get("delta") or {}
+            roles[choice["index"]] = roles.get(choice["index"], "") + (delta.get("role") or "")
+    assert set(roles.values()) <= {"", "assistant"}, roles
     return answer
 
 
@@ -177,7 +187,7 @@ def _add_call(choice: Choice, entry: Json, position: int) -> None:
     while len(choice.calls) <= position:
         choice.calls.append(Call())
     call = choice.calls[position]
-    call.id = call.id or entry.get("id") or ""
+    call.id += entry.get("id") or ""
     call.type = call.type or entry.get("type") or ""
     named = entry.get("function") or entry.get("custom") or {}
     call.name += named.get("name") or ""
@@ -192,7 +202,8 @@ def _collect(into: Sequences, members: Json, known: set[str]) -> None:
             into.setdefault(name, []).append(value)
 
 
-# Responses.
+# Responses. Source: the events of the API reference, as `ResponseStreamState` of openai-python accumulates them. Items
+# and parts are appended when they are added, deltas are concatenated, and the last event has the whole Response.
 
 
 def response_of(stream: bytes) -> Json:
@@ -243,6 +254,53 @@ def _add_item(choice: Choice, item: Json) -> None:
             choice.parts.append(item)
 
 
+_DELTA_PATHS = {
+    "response.output_text.delta": ("content", "content_index", "text"),
+    "response.refusal.delta": ("content", "content_index", "refusal"),
+    "response.reasoning_text.delta": ("content", "content_index", "text"),
+    "response.reasoning_summary_text.delta": ("summary", "summary_index", "text"),
+}
+_ITEM_DELTAS = {
+    "response.function_call_arguments.delta": "arguments",
+    "response.mcp_call_arguments.delta": "arguments",
+    "response.custom_tool_call_input.delta": "input",
+    "response.code_interpreter_call_code.delta": "code",
+}
+
+
+def output_of_deltas(stream: bytes) -> list[Json]:
+    """Return the output items as they were added, with the texts of their deltas."""
+    items: list[Json] = []
+    for event in objects(stream):
+        kind = event["type"]
+        if kind == "response.output_item.added":
+            assert event["output_index"] == len(items)
+            items.append(event["item"])
+        elif kind in ("response.content_part.added", "response.reasoning_summary_part.added"):
+            name = "content" if kind == "response.content_part.added" else "summary"
+            parts = items[event["output_index"]].setdefault(name, [])
+            assert event[f"{name}_index"] == len(parts)
+            parts.append(event["part"])
+        elif kind in _DELTA_PATHS:
+            name, index, text = _DELTA_PATHS[kind]
+            items[event["output_index"]][name][event[index]][text] += event["delta"]
+        elif kind in _ITEM_DELTAS:
+            items[event["output_index"]][_ITEM_DELTAS[kind]] += event["delta"]
+    return items
+
+
+def texts_of(items: list[Json]) -> list[Json]:
+    """Return what deltas transmit of each item."""
+    return [
+        {name: item[name] for name in ("type", "arguments", "input", "code") if name in item}
+        | {
+            name: [part.get("text", part.get("refusal")) for part in item.get(name) or []]
+            for name in ("content", "summary")
+        }
+        for item in items
+    ]
+
+
 def responses_deltas(stream: bytes) -> dict[tuple[int, str], str]:
     """Return the texts of the deltas by output index and event type."""
     texts: dict[tuple[int, str], str] = {}
@@ -254,7 +312,9 @@ def responses_deltas(stream: bytes) -> dict[tuple[int, str], str]:
     return texts
 
 
-# Messages.
+# Messages. Source: Anthropic's page on streaming Messages, and `accumulate_event` of anthropic-sdk-python. A block is
+# appended when it starts, deltas are concatenated, `partial_json` is parsed when its block stops, a signature replaces
+# the one before, citations are appended, and the counts of `message_delta` replace those of the start.
 
 
 def message_of(stream: bytes) -> Json:
@@ -335,7 +395,44 @@ def messages_answer(message: Json) -> Answer:
     return answer
 
 
-# Ollama.
+# Gemini. Source: `GenerateContentResponse` of Google's API reference. Each element has the next parts of candidates,
+# `response.text` of google-genai concatenates the texts of parts that are no thoughts, and the last usage counts.
+
+
+def gemini_answer(elements: list[Json]) -> Answer:
+    """Read the elements of a stream, or one reply."""
+    answer = Answer()
+    for element in elements:
+        if "error" in element:
+            answer.errors.append(element["error"])
+        if "usageMetadata" in element:
+            answer.usage = [element["usageMetadata"]]
+        for candidate in element.get("candidates", ()):
+            choice = answer.choices.setdefault(candidate.get("index", 0), Choice())
+            for part in (candidate.get("content") or {}).get("parts") or ():
+                _add_gemini_part(choice, part)
+            if candidate.get("finishReason"):
+                choice.finish.append(candidate["finishReason"])
+                answer.is_done = True
+    return answer
+
+
+def _add_gemini_part(choice: Choice, part: Json) -> None:
+    if "functionCall" in part:
+        call = part["functionCall"]
+        choice.calls.append(Call(call.get("id", ""), "function", call["name"], json.dumps(call.get("args", {}))))
+    elif "text" in part and part.get("thought"):
+        choice.reasoning += part["text"]
+    elif "text" in part:
+        choice.text += part["text"]
+    else:
+        choice.parts.append(part)
+    if "thoughtSignature" in part:
+        choice.members.setdefault("thoughtSignature", []).append(part["thoughtSignature"])
+
+
+# Ollama. Source: docs/api.md of Ollama: the `content` of each line continues the last; calls are whole; the line with
+# `done` has the counts.
 
 
 def ollama_answer(body: bytes) -> Answer:

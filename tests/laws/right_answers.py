@@ -196,34 +196,40 @@ def _renamed(usage: Json, names: Json) -> Json:
 
 
 def responses(draw: Random, contents: Contents = ALL) -> Iterator[Difference]:
-    """Chat to Responses, with log probabilities of text, custom calls, members of calls, and all of usage."""
+    """Chat to Responses."""
+    yield from _translated(
+        "Responses", draw, contents, lambda: ResponsesDialect({}), read_responses, expected_of_responses
+    )
 
-    def expected(drawn: Drawn) -> Answer:
-        original = drawn.answer.choices[0]
-        reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
-        # Responses has no log probabilities of a refusal.
-        logprobs = (
-            {"content": [_with_bytes(entry) for entry in entries]}
-            if (entries := original.logprobs.get("content"))
-            else {}
-        )
-        choice = replace(
-            original,
-            calls=_flat(original.calls),
-            parts=[],
-            finish=[reasons.get(original.finish[0], "completed")],
-            logprobs=logprobs,
-            members={},
-            delta_members={},
-        )
-        usage = [_responses_usage(one) for one in drawn.answer.usage]
-        return Answer({0: choice}, usage, is_done=True)
 
-    def read(body: bytes, is_stream: bool) -> Answer:
-        response = plain_client.response_of(body) if is_stream else json.loads(body)
-        return plain_client.responses_answer(response)
+def expected_of_responses(drawn: Drawn) -> Answer:
+    """Answer with log probabilities of text, custom calls, members of calls, and all of usage."""
+    original = drawn.answer.choices[0]
+    reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
+    # Responses has no log probabilities of a refusal.
+    logprobs = (
+        {"content": [_with_bytes(entry) for entry in entries]} if (entries := original.logprobs.get("content")) else {}
+    )
+    choice = replace(
+        original,
+        calls=_flat(original.calls),
+        parts=[],
+        finish=[reasons.get(original.finish[0], "completed")],
+        logprobs=logprobs,
+        members={},
+        delta_members={},
+    )
+    usage = [_responses_usage(one) for one in drawn.answer.usage]
+    return Answer({0: choice}, usage, is_done=True)
 
-    yield from _translated("Responses", draw, contents, lambda: ResponsesDialect({}), read, expected)
+
+def read_responses(body: bytes, is_stream: bool) -> Answer:
+    """Read a Response; the deltas of a stream have the same texts as its last event."""
+    response = plain_client.response_of(body) if is_stream else json.loads(body)
+    if is_stream:
+        output = plain_client.output_of_deltas(body)
+        assert plain_client.texts_of(output) == plain_client.texts_of(response["output"])
+    return plain_client.responses_answer(response)
 
 
 def _with_bytes(entry: Json) -> Json:
@@ -248,33 +254,36 @@ def _responses_usage(usage: Json) -> Json:
 
 
 def messages(draw: Random, contents: Contents = ALL) -> Iterator[Difference]:
-    """Chat to Messages, without log probabilities; a refusal is text with its own stop reason."""
+    """Chat to Messages."""
+    yield from _translated("Messages", draw, contents, MessagesDialect, read_messages, expected_of_messages)
 
-    def expected(drawn: Drawn) -> Answer:
-        original = drawn.answer.choices[0]
-        calls = _object_calls(original)
-        choice = Choice(
-            original.text + original.refusal,
-            original.reasoning,
-            calls=calls,
-            finish=[_stop_reason(original)],
-        )
-        usage = [_messages_usage(one) for one in drawn.answer.usage]
-        zeros = dict.fromkeys(
-            ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"), 0
-        )
-        return Answer({0: choice}, usage or [zeros], is_done=True)
 
-    def read(body: bytes, is_stream: bool) -> Answer:
-        message = plain_client.message_of(body) if is_stream else json.loads(body)
-        # Members without a value that the schema requires.
-        message["usage"] = {name: item for name, item in message["usage"].items() if name not in _NULL_USAGE or item}
-        answer = plain_client.messages_answer(message)
-        for call in answer.choices[0].calls:
-            assert call.members.pop("caller") == [{"type": "direct"}]
-        return answer
+def expected_of_messages(drawn: Drawn) -> Answer:
+    """Answer without log probabilities; a refusal is text with its own stop reason."""
+    original = drawn.answer.choices[0]
+    calls = _object_calls(original)
+    choice = Choice(
+        original.text + original.refusal,
+        original.reasoning,
+        calls=calls,
+        finish=[_stop_reason(original)],
+    )
+    usage = [_messages_usage(one) for one in drawn.answer.usage]
+    zeros = dict.fromkeys(
+        ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"), 0
+    )
+    return Answer({0: choice}, usage or [zeros], is_done=True)
 
-    yield from _translated("Messages", draw, contents, MessagesDialect, read, expected)
+
+def read_messages(body: bytes, is_stream: bool) -> Answer:
+    """Read a message."""
+    message = plain_client.message_of(body) if is_stream else json.loads(body)
+    # Members without a value that the schema requires.
+    message["usage"] = {name: item for name, item in message["usage"].items() if name not in _NULL_USAGE or item}
+    answer = plain_client.messages_answer(message)
+    for call in answer.choices[0].calls:
+        assert call.members.pop("caller") == [{"type": "direct"}]
+    return answer
 
 
 def _object_calls(original: Choice) -> list[Call]:
@@ -341,23 +350,31 @@ def _messages_usage(usage: Json) -> Json:
 
 
 def ollama(draw: Random, contents: Contents = ALL) -> Iterator[Difference]:
-    """Chat to Ollama, without log probabilities, ids or members of calls; two counts; a refusal is text."""
-
-    def expected(drawn: Drawn) -> Answer:
-        original = drawn.answer.choices[0]
-        calls = [replace(call, id="", members={}) for call in _object_calls(original)]
-        finish = "stop" if original.finish == ["tool_calls"] else original.finish[0]
-        choice = Choice(original.text + original.refusal, original.reasoning, calls=calls, finish=[finish])
-        names = {"prompt_tokens": "prompt_eval_count", "completion_tokens": "eval_count"}
-        usage = [{field_name: one[name] for name, field_name in names.items()} for one in drawn.answer.usage] or [{}]
-        return Answer({0: choice}, usage, is_done=True)
-
-    def read(body: bytes, is_stream: bool) -> Answer:
-        return plain_client.ollama_answer(body)
-
+    """Chat to Ollama."""
     yield from _translated(
-        "Ollama", draw, contents, lambda: OllamaDialect(is_chat=True, created_at="now"), read, expected
+        "Ollama",
+        draw,
+        contents,
+        lambda: OllamaDialect(is_chat=True, created_at="now"),
+        read_ollama,
+        expected_of_ollama,
     )
+
+
+def expected_of_ollama(drawn: Drawn) -> Answer:
+    """Answer without log probabilities, ids or members of calls; two counts; a refusal is text."""
+    original = drawn.answer.choices[0]
+    calls = [replace(call, id="", members={}) for call in _object_calls(original)]
+    finish = "stop" if original.finish == ["tool_calls"] else original.finish[0]
+    choice = Choice(original.text + original.refusal, original.reasoning, calls=calls, finish=[finish])
+    names = {"prompt_tokens": "prompt_eval_count", "completion_tokens": "eval_count"}
+    usage = [{field_name: one[name] for name, field_name in names.items()} for one in drawn.answer.usage] or [{}]
+    return Answer({0: choice}, usage, is_done=True)
+
+
+def read_ollama(body: bytes, is_stream: bool) -> Answer:
+    """Read lines."""
+    return plain_client.ollama_answer(body)
 
 
 def chat(draw: Random, contents: Contents = ALL) -> Iterator[Difference]:

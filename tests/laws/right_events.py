@@ -30,7 +30,7 @@ class DrawnEvents:
         return json.dumps(self.reply_object).encode()
 
 
-def _bytes(draw: Random, events: list[Json]) -> bytes:
+def stream_of(draw: Random, events: list[Json]) -> bytes:
     is_ascii = draw.random() < 0.5
     frames = []
     for event in events:
@@ -86,7 +86,7 @@ def responses(draw: Random, contents: Contents = ALL) -> DrawnEvents:
         response["completed_at"] = 1700000009
     emit(f"response.{status}", response=response)
     request = {"model": "m", "input": "x", "stream": True}
-    return DrawnEvents(request, events[-1]["response"], events, _bytes(draw, events))
+    return DrawnEvents(request, events[-1]["response"], events, stream_of(draw, events))
 
 
 def _response(draw: Random) -> Json:
@@ -312,7 +312,7 @@ def messages(draw: Random, contents: Contents = ALL) -> DrawnEvents:
     events.append({"type": "message_stop"} | _unknown(draw, "x_stop"))
     reply_object = message | {"content": blocks} | stopped | {"usage": begun | counted} | beside
     request = {"model": "m", "max_tokens": 9, "messages": [], "stream": True, "stop_sequences": ["STOP"]}
-    return DrawnEvents(request, reply_object, events, _bytes(draw, events))
+    return DrawnEvents(request, reply_object, events, stream_of(draw, events))
 
 
 def _block(draw: Random, contents: Contents, position: int) -> Json:

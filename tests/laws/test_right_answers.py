@@ -9,6 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.laws.right_answers import DIALECTS, differences
+from tests.table import table
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -23,3 +24,9 @@ from tests.laws.right_answers import DIALECTS, differences
 @given(seed=st.integers(0, 2**32))
 def test_a_legal_stream_keeps_its_content(dialect: str, seed: int) -> None:
     assert differences(dialect, seed) == []
+
+
+@pytest.mark.tier2
+@table("dialect", DIALECTS)
+def test_2000_legal_streams_keep_their_content(dialect: str) -> None:
+    assert {seed: found for seed in range(2_000) if (found := differences(dialect, seed))} == {}
