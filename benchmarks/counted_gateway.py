@@ -1,6 +1,6 @@
 """`welldone` with the given arguments, run by `instructions.py` under callgrind.
 
-Each line of standard input marks a part, and is answered by an empty line.
+Each line of standard input marks a part, and is answered by the line `marked`.
 """
 
 import gc
@@ -20,7 +20,7 @@ def mark_each_line() -> None:
     """Mark a part for each line."""
     for _ in sys.stdin.buffer:
         mark()
-        os.write(sys.stdout.fileno(), b"\n")
+        os.write(sys.stdout.fileno(), b"marked\n")
 
 
 if __name__ == "__main__":

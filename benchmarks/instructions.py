@@ -144,7 +144,7 @@ def gateway(tree: Path, folder: Path, upstream: Upstream) -> Iterator[tuple[Call
             def mark() -> None:
                 marks.write(b"\n")
                 marks.flush()
-                while output.readline() not in (b"\n", b""):
+                while output.readline() not in (b"marked\n", b""):
                     pass
 
             yield mark, int(found[1])
