@@ -284,6 +284,7 @@ USAGE = [
         "use-final-chunk",
         stream(*MOONSHOT),
         stream(*(one | {"usage": None} for one in MOONSHOT), usage_chunk(count())),
+        ("use-null-elsewhere",),
         facts=FACTS,
     ),
     Case("use-only-if-asked", stream(*HELLO, usage_chunk(count())), CORRECT, facts=RequestFacts(include_usage=False)),

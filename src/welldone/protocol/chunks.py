@@ -261,6 +261,7 @@ class ChunkReader:
         """Read the usage of the only choice (Moonshot). One that comes where it belongs replaces it."""
         usage = fields.read_usage(value, RepairLog())
         if usage is not None and not fields.is_placeholder_usage(usage) and self._facts.choice_count in (None, 1):
+            self._repair_log.record_if(self._facts.include_usage is not False, "use-null-elsewhere", value)
             self._has_real_usage = True
             events.append(usage)
 
