@@ -26,7 +26,7 @@ serve: .venv/.serve ## serve a model: make serve ARGS="-m model.gguf --port 8080
 
 # Tests that count for the coverage of the core: others execute branches without asserting their result. With COVER they
 # run by themselves, since measuring makes a test three times as slow.
-COVERED := $(addprefix tests/,protocol rules recorded laws/test_real.py)
+COVERED := $(addprefix tests/,protocol rules recorded laws/test_real.py laws/test_nothing_lost.py)
 test: .venv/.test ## run the tests that need only Python: make test ARGS="-k name"
 	$(BIN)/python -m pytest $(WORKERS) $(if $(COVER),$(addprefix --ignore ,$(COVERED))) $(ARGS)
 	$(if $(COVER),$(BIN)/python -m pytest $(WORKERS) --tier 1 --cov --cov-report=term --cov-fail-under=100 $(COVERED))

@@ -1,4 +1,4 @@
-"""The four laws of chat and completions as property tests."""
+"""The first four laws of chat and completions as property tests."""
 
 import re
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""The four laws of /v1/messages, for translation from chat and for pass-through repair."""
+"""The first four laws of /v1/messages, for translation from chat and for pass-through repair."""
 
 import json
 from pathlib import Path

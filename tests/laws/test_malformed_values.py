@@ -59,7 +59,8 @@ SAMPLES: dict[str, tuple[Endpoint, list[dict[str, Any]], int]] = {
 REQUESTS: list[dict[str, Any] | None] = [None, {"stream": True, "stream_options": {"include_usage": True}, "n": 1}]
 
 
-def _paths(value: object, path: Path = ()) -> Iterator[Path]:
+def paths(value: object, path: Path = ()) -> Iterator[Path]:
+    """Yield all positions in a JSON value."""
     yield path
     items: list[tuple[str | int, object]] = []
     if isinstance(value, dict):
@@ -67,14 +68,15 @@ def _paths(value: object, path: Path = ()) -> Iterator[Path]:
     elif isinstance(value, list):
         items = list(enumerate(value))
     for key, item in items:
-        yield from _paths(item, (*path, key))
+        yield from paths(item, (*path, key))
 
 
-def _changed(value: Value, path: Path, malformed: object) -> Value:
+def with_value_at(value: Value, path: Path, malformed: object) -> Value:
+    """Return `value` with another value at a position."""
     if not path:
         return malformed
     changed = copy.copy(value)
-    changed[path[0]] = _changed(value[path[0]], path[1:], malformed)
+    changed[path[0]] = with_value_at(value[path[0]], path[1:], malformed)
     return changed
 
 
@@ -91,9 +93,9 @@ def _streams(name: str, step: int) -> Iterator[tuple[Endpoint, bytes, dict[str, 
     """Each position of a chunk with every `step`-th malformed value; the requests alternate."""
     endpoint, chunks, position = SAMPLES[name]
     requests = itertools.cycle(REQUESTS)
-    for number, path in enumerate(_paths(chunks[position])):
+    for number, path in enumerate(paths(chunks[position])):
         malformed_chunks = [
-            _changed(chunks[position], path, malformed) for malformed in MALFORMED_VALUES[number % step :: step]
+            with_value_at(chunks[position], path, malformed) for malformed in MALFORMED_VALUES[number % step :: step]
         ]
         malformed_chunks += [_without(chunks[position], path)] if path else []
         for malformed in malformed_chunks:

@@ -23,6 +23,8 @@ from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import RepairOptions, RequestFacts
 
 OPEN = ChoiceStart(0)
+NO_LIST, NO_INDEX = ["tool-calls-null"], ["tool-index-required"]
+FLAT: Json = {"tool_calls": [{"index": 0, "id": "call_a", "type": "function", "name": "get", "arguments": "{}"}]}
 
 
 def parts(*others: object) -> UnknownFields:
@@ -131,8 +133,15 @@ def test_a_correct_delta_is_read_without_a_repair(delta: Json, events: list[Even
         # tool calls
         ({"tool_calls": None}, [], ["tool-calls-null"]),
         ({"tool_calls": []}, [], ["tool-calls-null"]),
-        ({"tool_calls": {"a": 1}}, [], ["tool-calls-null"]),
-        ({"tool_calls": ["a"]}, [], ["tool-function-present"]),
+        (
+            {"tool_calls": {"a": 1}},
+            [ToolArguments(0, -1, "", {"a": 1})],
+            [*NO_LIST, "tool-function-present", *NO_INDEX],
+        ),
+        ({"tool_calls": call_start()["tool_calls"][0]}, [ToolCall(0, 0, "call_a", "get")], [*NO_LIST]),
+        ({"tool_calls": [call_start()["tool_calls"]]}, [ToolCall(0, 0, "call_a", "get")], ["tool-function-present"]),
+        ({"tool_calls": [None]}, [], ["tool-function-present"]),
+        (FLAT, [ToolCall(0, 0, "call_a", "get"), ToolArguments(0, 0, "{}")], ["tool-function-present"]),
         (call(0), [], ["tool-function-present"]),
         (call(0, function=None), [], ["tool-function-present"]),
         (piece("a", ABSENT), [ToolArguments(0, NO_CALL_INDEX, "a")], ["tool-index-required"]),
@@ -172,7 +181,17 @@ def test_a_correct_delta_is_read_without_a_repair(delta: Json, events: list[Even
             ["tool-legacy-function-call"],
         ),
         ({"function_call": {}}, [], ["tool-legacy-function-call"]),
-        ({"function_call": "get"}, [], []),
+        ({"function_call": "get"}, [], ["tool-legacy-function-call"]),
+        (
+            {"function_call": {"name": "get", "x": 1}},
+            [ToolCall(0, 0, "", "get", inner_extra_fields={"x": 1})],
+            ["tool-legacy-function-call"],
+        ),
+        (
+            {"function_call": {"x": 1}},
+            [ToolArguments(0, 0, "", inner_extra_fields={"x": 1})],
+            ["tool-legacy-function-call"],
+        ),
     ],
 )
 def test_a_malformed_delta_is_repaired_and_recorded(delta: Json, events: list[Event], recorded: list[str]) -> None:

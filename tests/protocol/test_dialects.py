@@ -131,7 +131,7 @@ def test_data_after_a_reply_is_dropped(kind: type[ResponsesRepairer | MessagesRe
 
 
 @natives
-@table("data", [b"5", b"[]", b'"x" {}'])
+@table("data", [b"null", b"[]", b"null {}"])
 def test_json_that_is_not_an_event_is_dropped_and_logged(
     kind: type[ResponsesRepairer | MessagesRepairer], data: bytes
 ) -> None:

@@ -158,7 +158,7 @@ def test_a_reply_without_a_finish_reason_is_an_error_unless_its_calls_are_comple
         ({"content": "a"}, None),
         ({"content": None, "tool_calls": [WHOLE_CALL, CUT_CALL]}, None),
         ({"content": None, "tool_calls": []}, None),
-        ({"content": None, "tool_calls": [WHOLE_CALL | {"function": 7}]}, None),
+        ({"content": None, "tool_calls": [WHOLE_CALL | {"function": None}]}, None),
         ({"content": None, "tool_calls": [WHOLE_CALL]}, "tool_calls"),
         ({"content": None, "tool_calls": [WHOLE_CALL | {"function": {"name": "f", "arguments": {}}}]}, "tool_calls"),
     ):

@@ -246,13 +246,13 @@ def test_data_of_other_dialects_and_keep_alives_are_no_content() -> None:
     assert found.count(KeepAlive()) == 2
 
 
-def test_parts_of_a_wrong_type_are_left_out() -> None:
-    parts: list[object] = [5, {"text": 5}, {"functionCall": "f"}, {"executableCode": {}}, {"text": None}, TEXT]
+def test_empty_parts_of_a_wrong_type_are_left_out() -> None:
+    parts: list[object] = [0, {"text": []}, {"functionCall": ""}, {"executableCode": {}}, {"text": None}, TEXT]
     wrong: list[Json] = [
-        {"candidates": 5, **MEMBERS},
-        {"candidates": [5], **MEMBERS},
-        element({"content": 5, "index": "x"}),
-        element({"content": {"parts": 5}}),
+        {"candidates": 0, **MEMBERS},
+        {"candidates": [0], **MEMBERS},
+        element({"content": 0, "index": "x"}),
+        element({"content": {"parts": 0}}),
         element({"content": {"parts": parts}}),
         {"candidates": None, "promptFeedback": 5, "usageMetadata": 5, "modelVersion": 5},
         element({"finishReason": "STOP"}),

@@ -117,7 +117,7 @@ def test_a_stream_becomes_a_reply() -> None:
 
 def test_an_array_is_read_as_the_reply_and_written_for_clients_of_arrays() -> None:
     whole = repairer(is_stream=False)
-    whole.feed_reply(json.dumps([*ANSWER, 5]).encode())
+    whole.feed_reply(json.dumps([*ANSWER, None]).encode())
     whole.close()
     assert json.loads(whole.body()) == WHOLE
     array = repairer(dialect=GeminiArrayDialect())

@@ -67,7 +67,7 @@ from welldone.protocol.events import Json
             ["msg-block-start-empty"],
         ),
         (
-            [block_start(0, citations=[{"type": "x"}, 3]), block_stop(0)],
+            [block_start(0, citations=[{"type": "x"}]), block_stop(0)],
             [block_start(0, citations=[]), citation_delta(0, {"type": "x"}), block_stop(0)],
             ["msg-block-start-empty"],
         ),
@@ -129,14 +129,14 @@ from welldone.protocol.events import Json
             ["msg-delta-type"],
         ),
         (
-            [*TEXT[:2], {"type": "content_block_delta", "index": 0, "delta": {"x": 1}}, block_stop(0)],
+            [*TEXT[:2], {"type": "content_block_delta", "index": 0, "delta": {"x": None}}, block_stop(0)],
             TEXT,
             ["msg-delta-type"],
         ),
         ([*TEXT[:2], {"type": "content_block_delta", "index": 0}, block_stop(0)], TEXT, ["msg-delta-type"]),
-        ([*TEXT[:2], block_delta(0, None), citation_delta(0, "x"), block_stop(0)], TEXT, ["msg-delta-type"]),
+        ([*TEXT[:2], block_delta(0, None), citation_delta(0, ""), block_stop(0)], TEXT, ["msg-delta-type"]),
         (
-            [*TEXT[:2], block_delta(0, "x", "new_delta", "x"), signature_delta(0), block_stop(0)],
+            [*TEXT[:2], block_delta(0, "", "new_delta", "x"), signature_delta(0, ""), block_stop(0)],
             TEXT,
             ["msg-delta-type"],
         ),

@@ -162,8 +162,8 @@ def test_unusual_values_in_tool_input_are_kept_in_the_reply(pieces: list[str], e
     assert json.loads(repairer.body())["content"][0]["input"] == expected
 
 
-def test_invalid_input_of_an_mcp_tool_becomes_an_empty_object() -> None:
-    block = {"type": "mcp_tool_use", "id": "t", "name": "get", "input": "no"}
+def test_blank_input_of_an_mcp_tool_becomes_an_empty_object() -> None:
+    block = {"type": "mcp_tool_use", "id": "t", "name": "get", "input": " "}
     repairer, message = repair_to_reply([block], "end_turn", is_whole=True)
     assert message["content"] == [{**block, "input": {}}]
     assert rules(repairer.repair_log) == ["msg-whole-content"]

@@ -107,7 +107,7 @@ FRAMES: list[tuple[bytes, list[Event], list[str]]] = [
     (b"retry: 7\n\n", [], ["sse-no-retry-frame"]),
     (b"data: null\n\n", [], ["sse-no-foreign-json"]),
     (b"data: []\n\n", [], ["sse-no-foreign-json"]),
-    (b"data: [1]\n\n", [], ["sse-no-foreign-json"]),
+    (b"data: [null]\n\n", [], ["sse-no-foreign-json"]),
     (b'data: {"type":"ping"}\n\n', [], ["sse-no-foreign-json"]),
     (b": ping\n\n", [KeepAlive()], []),
     (b": ping\n: pong\n", [KeepAlive(), KeepAlive()], []),

@@ -70,7 +70,7 @@ def test_each_frame_is_a_step_with_its_events_and_output() -> None:
 
 
 def test_repairs_belong_to_the_step_of_their_frame() -> None:
-    malformed = b"data: 5\n\n"
+    malformed = b"data: null\n\n"
     replay = StreamReplay(chat())
     steps = [*replay.feed(stream(role(), malformed, *content_chunks("y"), malformed, finish())), *replay.close()]
     recorded = [[(repair.rule, repair.count, bool(repair.observed)) for repair in step.repairs] for step in steps]

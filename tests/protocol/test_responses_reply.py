@@ -30,7 +30,7 @@ from welldone.protocol.events import ChoiceStart, Event, Finish, Text, Usage
 def test_violations_in_a_reply_are_logged() -> None:
     nameless, message = CALL | {"id": "", "arguments": "{}", "status": "completed"}, MESSAGE
     repairer = ResponsesRepairer(fallback=HEAD, is_stream=False)
-    reply = {"status": "completed", "output": [nameless, message, 5], "usage": {"prompt_tokens": 1}}
+    reply = {"status": "completed", "output": [nameless, message, None], "usage": {"prompt_tokens": 1}}
     repairer.feed_reply(json.dumps(reply).encode())
     rules = {"resp-created-full", "resp-usage", "resp-function-ids", "resp-item-status"}
     assert repairer.repair_log.counts() == dict.fromkeys(rules, 1)

@@ -27,7 +27,7 @@ from welldone.protocol.dialects.responses.repair import ResponsesRepairer
 CHANGES: list[tuple[str, int, Json]] = [
     ("resp-created-first", 0, {}),
     ("resp-created-full", 0, {"response": {"id": "resp_a"}}),
-    ("resp-created-full", 1, {"response": 5}),
+    ("resp-created-full", 1, {"response": None}),
     ("resp-event-name", 4, {"name": "x"}),
     ("resp-sequence-number", 4, {"sequence_number": 9}),
     ("resp-output-index", 2, {"output_index": None}),
@@ -42,7 +42,7 @@ CHANGES: list[tuple[str, int, Json]] = [
     ("resp-item-added-first", 2, {}),
     ("resp-part-added-first", 3, {}),
     ("resp-deltas", 4, {}),
-    ("resp-deltas", 4, {"delta": 5}),
+    ("resp-deltas", 4, {"delta": None}),
     ("resp-done-events", 5, {}),
     ("resp-done-events", 5, {"text": ""}),
     ("resp-done-events", 6, {}),
@@ -192,13 +192,13 @@ def test_stable_members_of_an_item_hold_and_others_may_change() -> None:
     assert repaired[-1]["response"]["output"] == [changed_at_end | {"name": "a"}]
 
 
-def test_a_call_without_a_name_is_dropped() -> None:
+def test_a_call_without_a_name_is_an_error() -> None:
     values = call_stream()
     for position in (1, 4):
         values[position]["item"] = values[position]["item"] | {"name": ""}
     values[5]["response"]["output"] = []
     repaired, repairer = repair(values)
-    assert repaired[-1]["response"]["output"] == []
+    assert repaired[-1]["type"] == "response.failed"
     assert repairer.repair_log.counts()["resp-function-ids"] == 2
 
 

@@ -9,7 +9,7 @@ from welldone.protocol.envelope import CHUNK_OBJECT, REPLY_OBJECT, Endpoint, Env
 from welldone.protocol.events import Event, Failure, Json, Usage
 from welldone.protocol.finish_reasons import FINISH_REASONS, finish_reason_for, finish_word, interrupted_failure
 from welldone.protocol.lenient_json import scrub_json, scrub_object
-from welldone.protocol.repair_log import RepairLog
+from welldone.protocol.repair_log import RepairLog, is_empty
 from welldone.protocol.request_facts import CHAT_CHOICES_LIMIT, COMPLETIONS_CHOICES_LIMIT, RequestFacts
 
 _ABSENT = object()
@@ -68,8 +68,11 @@ class ChunkReader:
         extras = len(events) - before
         choices = chunk.get("choices")
         if type(choices) is not list:
-            self._repair_log.record("env-choices-array", choices)
-            choices = []
+            is_choice = isinstance(choices, dict) and not CHOICE_FIELDS.isdisjoint(choices)
+            self._repair_log.drop("env-choices-array", None if is_choice else choices)
+            if self._repair_log.lost is not None:
+                return fields.broken_rule_failure(self._repair_log)
+            choices = [choices] if is_choice else []
         if len(choices) > 1 and self._is_chat:
             self._repair_log.record("n-one-choice-per-chunk")
         if choices and self.has_usage_chunk:
@@ -116,7 +119,8 @@ class ChunkReader:
         if "obfuscation" in unknown and (
             not isinstance(unknown["obfuscation"], str) or self._facts.allow_obfuscation is False
         ):
-            self._repair_log.record("env-obfuscation", unknown.pop("obfuscation"))
+            padding = unknown.pop("obfuscation")
+            self._repair_log.drop("env-obfuscation", None if isinstance(padding, str) else padding)
         if self._facts.continuous_usage and chunk.get("choices"):
             usage = self._continuous_usage(chunk, unknown)
             unknown |= {} if usage is None else {"usage": fields.usage_object(usage)}
@@ -136,8 +140,9 @@ class ChunkReader:
 
     def _read_choice(self, choice: object, position: int, events: list[Event]) -> Failure | None:
         if type(choice) is not dict:
-            self._repair_log.record("delta-object-present", choice)
-            return None
+            choice = self._repair_log.read_object(choice, "delta-object-present")
+            if not choice:
+                return fields.broken_rule_failure(self._repair_log)
         index = choice.get("index")
         if type(index) is not int or index < 0:
             self._repair_log.record("n-index-int" if self._is_chat else "cmpl-index", index)
@@ -171,15 +176,17 @@ class ChunkReader:
         start = len(events)
         error = self._read_choice_unknown_fields(choice, index, events)
         delta, message = choice.get("delta"), choice.get("message")
-        if isinstance(message, dict):
-            repair_log.record("delta-not-message", message)
-            if not delta or not isinstance(delta, dict):
-                delta = self.deltas.message_to_delta(message, index, has_deltas=index in self._choices_with_deltas)
-        elif isinstance(delta, dict) and delta.get("content"):
-            self._choices_with_deltas = index_sets.with_index(self._choices_with_deltas, index)
         if not isinstance(delta, dict):
-            repair_log.record("delta-object-present", choice)
-            delta = {"content": choice["text"]} if isinstance(choice.get("text"), str) else {}
+            delta = {} if delta is None and message else repair_log.read_object(delta, "delta-object-present")
+            delta = delta or ({} if message else {"content": choice.get("text")})
+        if delta.get("content"):
+            self._choices_with_deltas = index_sets.with_index(self._choices_with_deltas, index)
+        if message is not None:
+            repair_log.record("delta-not-message", message)
+            message = repair_log.read_object(message, "delta-not-message")
+            rest = self.deltas.message_to_delta(message, index, has_deltas=index in self._choices_with_deltas)
+            # Beside a delta, a message has the whole answer so far: it adds what the delta does not have.
+            delta = delta | {k: v for k, v in rest.items() if v and k != "role" and not delta.get(k)} if delta else rest
         value = choice.get("logprobs")
         value = None if value is None else fields.read_chat_logprobs(scrub_json(value), repair_log)
         if value is not None and self._facts.top_logprobs is not None and index not in self._logprobs_started:
@@ -203,11 +210,13 @@ class ChunkReader:
         error = self._read_choice_unknown_fields(choice, index, events)
         text = choice.get("text")
         for shape in ("delta", "message"):
-            if isinstance(choice.get(shape), dict):
+            if choice.get(shape) is not None:
                 repair_log.record("cmpl-no-delta", choice)
-                text = text if isinstance(text, str) and text else choice[shape].get("content")
+                members = dict(repair_log.read_object(choice[shape], "cmpl-no-delta"))
+                text = members.pop("content", None) if is_empty(text) else text
+                repair_log.drop("cmpl-no-delta", {k: v for k, v in members.items() if k != "role" and v != text})
         if not isinstance(text, str):
-            repair_log.record("cmpl-text-string", choice)
+            repair_log.drop("cmpl-text-string", text)
             text = ""
         offset = self._offsets.get(index, 0)
         value = choice.get("logprobs")
@@ -223,6 +232,8 @@ class ChunkReader:
 
     def _read_finish(self, choice: Json, index: int, events: list[Event], start: int) -> Failure | None:
         """Append the finish of the choice, if any; its events of this chunk start at `start`."""
+        if self._repair_log.lost is not None:
+            return fields.broken_rule_failure(self._repair_log)
         emitted = events[start:]
         word = None if choice.get("finish_reason", _ABSENT) is None else self._finish_word(choice)
         if word is not None:
@@ -243,7 +254,8 @@ class ChunkReader:
     def _read_choice_unknown_fields(self, choice: Json, index: int, events: list[Event]) -> Failure | None:
         """Append the unknown fields of a choice, and its usage; return its error (OpenRouter), if it has one."""
         # `text` is a field of completions; next to a delta it is an unknown field.
-        known = _CHAT_CHOICE_FIELDS if self._is_chat and isinstance(choice.get("delta"), dict) else CHOICE_FIELDS
+        has_delta = isinstance(choice.get("delta"), dict) or choice.get("delta") or choice.get("message")
+        known = _CHAT_CHOICE_FIELDS if self._is_chat and has_delta else CHOICE_FIELDS
         if known.issuperset(choice):
             return None
         unknown = scrub_object({key: value for key, value in choice.items() if key not in known})
@@ -295,11 +307,12 @@ class ChunkReader:
             if self.has_usage_chunk:
                 repair_log.record("use-last", chunk["usage"])
             self.has_usage_chunk = True
-        if not isinstance(chunk["usage"], dict):
-            repair_log.record("use-ints", chunk["usage"])
-            return
-        usage = fields.read_usage(scrub_object(chunk["usage"]), repair_log)
+        value = chunk["usage"]
+        repair_log.record_if(not isinstance(value, dict), "use-ints", value)
+        usage = fields.read_usage(scrub_object(value), repair_log) if isinstance(value, dict) else None
         if usage is None:
+            if unread := fields.unread_usage(value):
+                events.append(ev.UnknownFields(0, ev.FieldLocation.CHUNK, unread, in_own_chunk=not choices))
             return
         if self.was_placeholder_usage:
             repair_log.record("use-not-zero", chunk["usage"])

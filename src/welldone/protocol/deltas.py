@@ -11,7 +11,7 @@ from welldone.protocol import events as ev
 from welldone.protocol import index_sets
 from welldone.protocol.collect import CONTENT_PARTS
 from welldone.protocol.events import Event, Json
-from welldone.protocol.lenient_json import CharacterJoiner, clean_unicode, scrub_json, scrub_object
+from welldone.protocol.lenient_json import CharacterJoiner, as_list, as_object, clean_unicode, scrub_json, scrub_object
 from welldone.protocol.repair_log import RepairLog, format_json
 from welldone.protocol.request_facts import ReasoningListener, RequestFacts
 
@@ -21,13 +21,14 @@ _DELTA_FIELDS = frozenset(
 _PLAIN_DELTA_FIELDS = _DELTA_FIELDS - {"reasoning_content", "reasoning"}
 _CONTENT_ALTERNATIVES = ("tool_calls", "function_call", "reasoning_content", "reasoning", "refusal")
 REASONING_FIELDS = ("reasoning_content", "reasoning")
-_TEXT_FIELDS = ("content", "reasoning_content", "reasoning", "refusal")
 _CALL_FIELDS = frozenset({"index", "id", "type", "function"})
 _CUSTOM_CALL_FIELDS = _CALL_FIELDS | {"custom"}
 _INNER_CALL_FIELDS = {
     is_custom: frozenset({"name", member}) for is_custom, (_, member) in ev.CALL_TYPE_AND_ARGUMENTS_FIELD.items()
 }
 _TextEventType: TypeAlias = type[ev.Text] | type[ev.Reasoning] | type[ev.Refusal]
+_TEXT_FIELDS: dict[str, _TextEventType] = {"content": ev.Text, "refusal": ev.Refusal}
+_TEXT_FIELDS |= dict.fromkeys(REASONING_FIELDS, ev.Reasoning)
 _MIN_REPEATED_LENGTH = 4  # characters from which two equal texts count as a repetition
 _SEEN_CALLS_LIMIT = 4096  # calls that are tracked for checks and split characters; more than any real answer has
 NO_CALL_INDEX = -1
@@ -57,7 +58,8 @@ class DeltaReader:
         self._joiners: dict[int, dict[tuple[_TextEventType | None, int], CharacterJoiner]] = {}
         # Texts of `message`, by choice and field; None once they proved to be increments.
         self._message_texts: dict[tuple[int, str], str | None] = {}
-        self._choices_with_message_calls: frozenset[int] = index_sets.EMPTY  # choices whose `message` had tool calls
+        self._message_calls: dict[int, list[object]] = {}  # tool calls of the last `message`, by choice
+        self._received: set[tuple[int, _TextEventType]] = set()  # choices and text event types
         self._choices_with_bare_role: frozenset[int] = index_sets.EMPTY  # choices whose role had no content
         self._choices_with_role: frozenset[int] = index_sets.EMPTY
         self._seen_calls: dict[tuple[int, int | str], None] = {}  # choice, and index or id of the call
@@ -98,18 +100,19 @@ class DeltaReader:
         if refusal := delta.get("refusal"):
             if not isinstance(refusal, str):
                 self._repair_log.record("ext-refusal", refusal)
-                refusal = format_json(refusal)
+                refusal = format_json(scrub_json(refusal))
             self._emit_text(ev.Refusal, refusal, index, events)
         if "tool_calls" in delta:
             self._read_tool_calls(delta["tool_calls"], index, events)
             if content and delta["tool_calls"]:
                 self._repair_log.record("tool-no-content-in-same-delta", delta)
-        if isinstance(function_call := delta.get("function_call"), dict):
-            self._repair_log.record_if(
-                not self._facts.uses_legacy_functions, "tool-legacy-function-call", function_call
-            )
-            if not delta.get("tool_calls"):  # llama-cpp-python sends each call in both forms
-                self._read_function_call(function_call, index, events)
+        if (function_call := delta.get("function_call")) is not None:
+            rule = "tool-legacy-function-call"
+            self._repair_log.record_if(not self._facts.uses_legacy_functions, rule, function_call)
+            if not delta.get("tool_calls"):
+                self._read_function_call(self._repair_log.read_object(function_call, rule), index, events)
+            elif function_call not in [as_object(call).get("function") for call in as_list(delta["tool_calls"])]:
+                self._repair_log.drop(rule, function_call)  # llama-cpp-python sends each call in both forms
 
     def add_text(self, text: str, index: int, logprobs: list[Event], events: list[Event]) -> None:
         """Append text, after its log probabilities."""
@@ -122,15 +125,19 @@ class DeltaReader:
         `has_deltas`: the text was received in deltas, so that a message at the end only repeats it.
         """
         delta = {key: value for key, value in message.items() if key != "tool_calls"}
-        for key in _TEXT_FIELDS:
-            if has_deltas and key in delta:
+        for key, kind in _TEXT_FIELDS.items():
+            if has_deltas and key in delta and (kind is ev.Text or (index, kind) in self._received):
                 del delta[key]
             elif isinstance(message.get(key), str):
                 delta[key] = self._new_text(message[key], index, key)
         has_calls = has_deltas and any(choice == index for choice, _ in self._seen_calls)
-        if message.get("tool_calls") and index not in self._choices_with_message_calls and not has_calls:
-            self._choices_with_message_calls = index_sets.with_index(self._choices_with_message_calls, index)
-            delta["tool_calls"] = message["tool_calls"]
+        if (calls := message.get("tool_calls")) and not has_calls:
+            known = self._message_calls.get(index, [])
+            calls = self._message_calls[index] = calls if isinstance(calls, list) else [calls]
+            if calls[: len(known)] != known:
+                self._repair_log.drop("delta-not-message", calls)
+            elif len(calls) > len(known):
+                delta["tool_calls"] = calls[len(known) :]
         return delta
 
     def _new_text(self, text: str, index: int, key: str) -> str:
@@ -162,6 +169,7 @@ class DeltaReader:
         if self._may_split_characters:
             text = self._join_characters(text, index, kind)
         if text:
+            self._received.add((index, kind))
             events.append(kind(index, text))
 
     def _join_characters(self, text: str, index: int, kind: _TextEventType | None, call: int = 0) -> str:
@@ -181,7 +189,7 @@ class DeltaReader:
         if isinstance(content, dict) and isinstance(content.get("type"), str):
             content = [content]
         if not isinstance(content, list):
-            return [(ev.Text, format_json(content))]
+            return [(ev.Text, format_json(scrub_json(content)))]
         texts: list[tuple[_TextEventType, str]] = []
         others: list[object] = []
         for part in content:
@@ -220,15 +228,14 @@ class DeltaReader:
 
     def _read_tool_calls(self, entries: object, index: int, events: list[Event]) -> None:
         if not entries or not isinstance(entries, list):
-            self._repair_log.record("tool-calls-null", entries)
-            return
+            calls: list[object] = [entries] if entries and isinstance(entries, dict) else []
+            self._repair_log.drop("tool-calls-null", None if calls else entries)
+            entries = calls
         if len(entries) > 1:
             self._repair_log.record("tool-one-at-a-time", entries)
         for entry in entries:
-            if isinstance(entry, dict):
-                self._read_tool_call(entry, index, events)
-            else:
-                self._repair_log.record("tool-function-present", entry)
+            if call := self._repair_log.read_object(entry, "tool-function-present"):
+                self._read_tool_call(call, index, events)
 
     def _read_tool_call(self, entry: Json, index: int, events: list[Event]) -> None:
         record = self._repair_log.record
@@ -236,14 +243,19 @@ class DeltaReader:
         kind, member = ev.CALL_TYPE_AND_ARGUMENTS_FIELD[is_custom]
         function = entry.get(kind)
         if not isinstance(function, dict):
-            record("tool-function-present", entry)
-            function = {}
+            beside = {} if function else {name: entry[name] for name in _INNER_CALL_FIELDS[is_custom] if name in entry}
+            function = beside or self._repair_log.read_object(function, "tool-function-present")
+            if beside:
+                record("tool-function-present", entry)
+                entry = {name: item for name, item in entry.items() if name not in beside}
         number = entry.get("index")
         if type(number) is not int or number < 0:
             record("tool-index-required" if number is None else "tool-index-int", entry)
             parsed = parse_index(number)
             number = NO_CALL_INDEX if parsed is None else parsed
         id, name = _clean_string(entry.get("id")), _clean_string(function.get("name"))
+        if not name and function.get("name"):
+            self._repair_log.drop("tool-name-whole", function["name"])
         key = index, number if number >= 0 else id
         is_first = key not in self._seen_calls
         if len(self._seen_calls) < _SEEN_CALLS_LIMIT:
@@ -251,7 +263,8 @@ class DeltaReader:
         fields = ((entry, "id"), (entry, "type"), (function, "name"))
         if not is_first and any(key in part and part[key] in (None, "") for part, key in fields):
             record("tool-later-fields-absent", entry)
-        extra_fields = _unknown_members(entry, _CUSTOM_CALL_FIELDS if is_custom else _CALL_FIELDS)
+        known = _CUSTOM_CALL_FIELDS if is_custom else _CALL_FIELDS
+        extra_fields = _unknown_members(entry, known - {"function"} if is_custom and entry.get("function") else known)
         inner_fields = _unknown_members(function, _INNER_CALL_FIELDS[is_custom])
         text = function.get(member, "")
         if text is None:
@@ -269,10 +282,12 @@ class DeltaReader:
         """Read the deprecated `function_call`: one call per choice, without an id."""
         name = _clean_string(call.get("name"))
         arguments = self._read_arguments(call.get("arguments"), index, 0)
+        inner_fields = _unknown_members(call, _INNER_CALL_FIELDS[False])
         if name:
-            events.append(ev.ToolCall(index, 0, "", name))
-        if arguments:
-            events.append(ev.ToolArguments(index, 0, arguments))
+            events.append(ev.ToolCall(index, 0, "", name, {}, False, inner_fields))
+            inner_fields = {}
+        if arguments or inner_fields:
+            events.append(ev.ToolArguments(index, 0, arguments, {}, False, inner_fields))
 
     def _read_arguments(self, arguments: object, index: int, call: int) -> str:
         if arguments is None:

@@ -5,8 +5,8 @@ import re
 from itertools import accumulate
 
 from welldone.protocol.events import Failure, Json, Usage
-from welldone.protocol.lenient_json import clean_unicode, parse_strict, scrub_object
-from welldone.protocol.repair_log import RepairLog, format_json
+from welldone.protocol.lenient_json import clean_unicode, parse_strict, scrub_json, scrub_object
+from welldone.protocol.repair_log import RepairLog, format_json, is_empty
 
 # Usage. Missing counts are computed from the others, or usage is dropped; counts are never guessed.
 
@@ -17,7 +17,7 @@ _DETAIL_FIELDS = frozenset({"prompt_tokens_details", "completion_tokens_details"
 
 def read_usage(usage: Json, repair_log: RepairLog) -> Usage | None:
     """Read a usage object with all its members; None if a count is missing and cannot be computed."""
-    counts = [_parse_count(usage.get(name)) for name in _COUNT_FIELDS]
+    counts = [parse_count(usage.get(name)) for name in _COUNT_FIELDS]
     prompt, completion, total = counts
     if prompt is None and completion is not None and total is not None:
         prompt = total - completion
@@ -42,7 +42,7 @@ def read_usage(usage: Json, repair_log: RepairLog) -> Usage | None:
 
 def usage_from_timings(timings: Json) -> Usage | None:
     """Read the counts of llama.cpp's `timings`, which it can send with each token; None if one is missing."""
-    uncached, cached, completion = (_parse_count(timings.get(name)) for name in ("prompt_n", "cache_n", "predicted_n"))
+    uncached, cached, completion = (parse_count(timings.get(name)) for name in ("prompt_n", "cache_n", "predicted_n"))
     if uncached is None or cached is None or completion is None:
         return None
     prompt = cached + uncached
@@ -54,12 +54,18 @@ def usage_object(usage: Usage) -> Json:
     return {name: getattr(usage, name) for name in _COUNT_FIELDS} | usage.extra_fields
 
 
+def unread_usage(value: object) -> Json:
+    """Return the field of this package for a usage, or counts of it, that cannot be read; none if it is empty."""
+    return {} if is_empty(value) else {"unreadable_usage": scrub_json(value)}
+
+
 def is_placeholder_usage(usage: Usage) -> bool:
     """Whether both counts are 0, which no real request has."""
     return usage.prompt_tokens == usage.completion_tokens == 0
 
 
-def _parse_count(value: object) -> int | None:
+def parse_count(value: object) -> int | None:
+    """Read a count, which may be a string or a float; None if it is none."""
     if type(value) is int or (isinstance(value, float) and value.is_integer()):
         return int(value) if 0 <= value < _MAX_COUNT else None
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < len(str(_MAX_COUNT)):
@@ -72,7 +78,7 @@ def _fix_details(value: object) -> object:
     if not isinstance(value, dict):
         return value
     return {
-        key: count if isinstance(item, str) and (count := _parse_count(item)) is not None else item
+        key: count if isinstance(item, str) and (count := parse_count(item)) is not None else item
         for key, item in value.items()
     }
 
@@ -138,8 +144,13 @@ UNFINISHED = incomplete_stream_failure("the server's answer ended without a fini
 """Failure of an upstream that ended an answer normally, as far as can be seen, but without a finish reason."""
 
 
-def strict_rule_failure(rule: str) -> Failure:
-    """Failure of an upstream that violated a rule configured as strict."""
+def broken_rule_failure(repair_log: RepairLog) -> Failure | None:
+    """Failure of an upstream that sent content which cannot be read, or violated a rule configured as strict."""
+    rule = repair_log.broken_rule
+    if rule is None:
+        return None
+    if repair_log.lost is not None:
+        return bad_stream_failure(f"content that cannot be read, against the rule {rule}: {repair_log.lost}")
     return Failure(f"The upstream violated the rule {rule}, which is configured as strict.", code=RULE_BROKEN_CODE)
 
 

@@ -17,7 +17,7 @@ from welldone.protocol.continuation import (
 from welldone.protocol.dialects.registry import dialect_reader_for
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Finish, KeepAlive, Usage
-from welldone.protocol.fields import strict_rule_failure
+from welldone.protocol.fields import broken_rule_failure
 from welldone.protocol.json_tool_calls import JsonCallConverter
 from welldone.protocol.reader import EventReader
 from welldone.protocol.repair import EventRepairer
@@ -240,9 +240,9 @@ class StreamPart:
         if self._facts.include_usage and not has_usage and self.repairer.failure is None:
             self.repair_log.record("use-final-chunk")
             self.repair_log.record_if(self.endpoint is Endpoint.COMPLETIONS, "cmpl-usage-chunk")
-        rule = self.repair_log.broken_rule
-        if rule is not None and self.repairer.failure is None:
-            self.repairer.failure = strict_rule_failure(rule)
+        failure = broken_rule_failure(self.repair_log)
+        if failure is not None and self.repairer.failure is None:
+            self.repairer.failure = failure
             last = [*(event for event in last if not isinstance(event, Finish | Usage)), self.repairer.failure]
         yield None, self._end(last)
 
@@ -304,8 +304,8 @@ class StreamPart:
 
     def _strict_failure(self) -> list[Event]:
         """A failure if a strict rule was violated."""
-        rule = self.repair_log.broken_rule
-        return [] if rule is None else self._convert(self.repairer.feed([strict_rule_failure(rule)]))
+        failure = broken_rule_failure(self.repair_log)
+        return [] if failure is None else self._convert(self.repairer.feed([failure]))
 
     def _apply_filters(self, events: list[Event]) -> list[Event]:
         """Convert forced calls and apply stop strings."""

@@ -10,12 +10,30 @@ from typing import ClassVar
 from welldone.protocol import lenient_json, sse
 from welldone.protocol.chunks import ChunkReader
 from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import Event, Failure, Finish, Json, KeepAlive, TextEvent, ToolCall, Usage
-from welldone.protocol.fields import UNFINISHED, bad_stream_failure, find_error, incomplete_stream_failure, read_error
+from welldone.protocol.events import (
+    Event,
+    Failure,
+    FieldLocation,
+    Finish,
+    Json,
+    KeepAlive,
+    TextEvent,
+    ToolCall,
+    UnknownFields,
+    Usage,
+)
+from welldone.protocol.fields import (
+    UNFINISHED,
+    bad_stream_failure,
+    broken_rule_failure,
+    find_error,
+    incomplete_stream_failure,
+    read_error,
+)
 from welldone.protocol.frame_checks import check_characters, check_lines, has_hidden_chunk, recover_data
 from welldone.protocol.json_budget import steps_yielding
-from welldone.protocol.lenient_json import NOT_JSON, exceeds_lenient_limit, parse_strict
-from welldone.protocol.repair_log import RepairLog, format_json
+from welldone.protocol.lenient_json import NOT_JSON, exceeds_lenient_limit, parse_strict, scrub_object
+from welldone.protocol.repair_log import RepairLog, is_empty
 from welldone.protocol.reply_reader import parse_reply, split_by_logprobs
 from welldone.protocol.request_facts import RequestFacts
 
@@ -292,7 +310,9 @@ class EventReader:
             items = value if isinstance(value, list) else [value]
             objects = [item for item in items if isinstance(item, dict)]
             if not objects or len(objects) < len(items):
-                self._repair_log.record("sse-no-foreign-json", format_json(value))
+                self._repair_log.drop("sse-no-foreign-json", value)
+                if (failure := broken_rule_failure(self._repair_log)) and not self.is_done:
+                    self._fail(failure, events)
                 continue
             if isinstance(value, list):  # some servers reply to a list of prompts with a list of replies
                 self._repair_log.record("sse-one-object-per-event")
@@ -318,6 +338,8 @@ class EventReader:
                 return
             if not _CHUNK_KEYS & value.keys():
                 self._repair_log.record("sse-no-foreign-json", value)
+                if not is_empty(value):
+                    events.append(UnknownFields(0, FieldLocation.CHUNK, scrub_object(value), in_own_chunk=True))
                 return
             if "error" in value:
                 self._repair_log.record("env-no-error-key", value)

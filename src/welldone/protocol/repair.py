@@ -122,6 +122,7 @@ class EventRepairer:
         self._held_budget = HeldBytesBudget()
         self._index_map: dict[int, int] = {}  # choice indices of the server to those that are sent
         self._is_renumbered = False  # some index differs
+        self._has_unrequested = False  # content of a choice beyond the requested number was dropped
         self._finished_count = 0  # choices with a finish reason
         self._comment_count = 0  # since the last chunk
         self._noop_count = 0  # empty chunks since the last content
@@ -237,6 +238,7 @@ class EventRepairer:
     def _repair_choice_event(self, event: ev.ChoiceEvent, out: list[Event]) -> None:
         index = self._map_index(event.index)
         if index is None:
+            self._has_unrequested |= type(event) in _CONTENT_EVENTS
             return
         choice = self._choices.get(index) or self._get_choice(index)
         if not isinstance(event, ev.UnknownFields) or event.in_own_chunk:
@@ -347,8 +349,9 @@ class EventRepairer:
             self._repair_log.record("fin-always-sent" if may_end else "end-no-early-eof")
             self._repair_log.record("err-not-silent")
             self._repair_log.record_if(has_calls, "tool-finish-follows")
-            if not (may_end and is_complete):
-                return [(is_whole and self.options.unfinished) or BROKEN_OFF]
+            # A choice that was not requested may be the rest of this one.
+            if not (may_end and is_complete) or self._has_unrequested:
+                return [(is_whole and not self._has_unrequested and self.options.unfinished) or BROKEN_OFF]
             reason = "tool_calls" if has_calls else "stop"
         elif reason == "stop" and has_calls and is_complete and not self._facts.has_named_tool:
             self._repair_log.record("fin-tool-calls")

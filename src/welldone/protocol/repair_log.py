@@ -5,8 +5,11 @@ from collections.abc import Mapping
 import msgspec
 
 from welldone.protocol.catalog import RULES, Repairability
+from welldone.protocol.events import Json
 
 _OBSERVED_CHARACTERS = 200  # enough to identify the problem, short enough for a log line
+_NAMES = frozenset({"type", "event", "id", "status", "role", "index", "sequence_number"})
+_DEPTH_LIMIT = 64  # a value that is nested deeper is not checked: it counts as content
 
 
 class RepairEntry(msgspec.Struct):
@@ -32,7 +35,9 @@ class RepairLog:
         self.strict_rules: frozenset[str] = frozenset()
         """Ids of rules whose violation is a failure; `all` stands for every rule with a repair."""
         self.broken_rule: str | None = None
-        """The first violated rule of `strict_rules`."""
+        """The first violated rule of `strict_rules`, or the one whose repair would delete `lost`."""
+        self.lost: str | None = None
+        """Content that cannot be read: the answer ends with an error."""
         self._is_muted = False
 
     def record(self, rule: str, observed: object = "") -> None:
@@ -55,6 +60,26 @@ class RepairLog:
         """Record a violation if the first argument is true."""
         if is_violated:
             self.record(rule, observed)
+
+    def drop(self, rule: str, value: object) -> None:
+        """Record a violation whose repair deletes `value`. Unless that is empty, the answer ends with an error."""
+        self.record(rule, value)
+        if self.lost is None and not is_empty(value):
+            self.broken_rule, self.lost = rule, shorten(format_json(value), _OBSERVED_CHARACTERS)
+
+    def read_object(self, value: object, rule: str) -> Json:
+        """Return an object, or the only one of a list. Any other value is dropped: the result is empty."""
+        if isinstance(value, dict):
+            return value
+        only = value[0] if isinstance(value, list) and len(value) == 1 else None
+        self.drop(rule, value if not isinstance(only, dict) else None)
+        return only if isinstance(only, dict) else {}
+
+    def read_objects(self, value: object, rule: str) -> list[Json]:
+        """Return the objects of a list, or one object as a list. All other values are dropped."""
+        self.record_if(isinstance(value, dict), rule, value)
+        items = value if isinstance(value, list) else [value]
+        return [read for item in items if (read := self.read_object(item, rule)) or isinstance(item, dict)]
 
     def mute(self) -> None:
         """Ignore all further violations."""
@@ -84,6 +109,16 @@ def join_repair_logs(parts: list[RepairLog]) -> RepairLog:
         count = entry.count + (0 if known is None else known.count)
         joined._entries[entry.rule] = msgspec.structs.replace(known or entry, count=count)
     return joined
+
+
+def is_empty(value: object, depth: int = 0) -> bool:
+    """Whether a JSON value has no content: null, false, 0, white space or names, in lists and objects of any shape."""
+    if isinstance(value, dict | list) and depth < _DEPTH_LIMIT:
+        items = value if isinstance(value, list) else [item for name, item in value.items() if name not in _NAMES]
+        return all(is_empty(item, depth + 1) for item in items)
+    if isinstance(value, str):
+        return value.strip() in ("", "null")
+    return not value or value != value  # JSON has no NaN: encoders write null
 
 
 def shorten(text: str, limit: int) -> str:

@@ -35,6 +35,9 @@ def parse_reply(body: bytes, endpoint: Endpoint, repair_log: RepairLog) -> Gener
     if failure is not None:
         check_error_shape(reply.get("error"), repair_log)
         return failure
+    if isinstance(reply.get("choices"), dict):
+        repair_log.record("ns-choices", reply["choices"])
+        reply = reply | {"choices": [reply["choices"]]}
     if not isinstance(reply.get("choices"), list) or not reply["choices"]:
         repair_log.record("ns-choices", reply.get("choices"))
         return incomplete_stream_failure("the server sent no answer")
@@ -107,13 +110,15 @@ def _reply_to_chunk(reply: Json, endpoint: Endpoint) -> Json:
         return reply
     choices = []
     for choice in reply["choices"]:
-        if not isinstance(choice, dict):
+        if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
+            choices.append(choice)  # read as in a stream
             continue
-        message = dict(as_object(choice.get("message")))
+        message = dict(choice["message"])
         calls = message.get("tool_calls")
+        calls = [calls] if calls and isinstance(calls, dict) else calls
         if isinstance(calls, list):
-            objects = [(index, call) for index, call in enumerate(calls) if isinstance(call, dict)]
-            message["tool_calls"] = [call | {"index": index} for index, call in objects]
+            calls = [call | {"index": n} if isinstance(call, dict) else call for n, call in enumerate(calls)]
+            message["tool_calls"] = calls
             if finish_word(choice.get("finish_reason")) is None and calls and all(map(_is_complete_tool_call, calls)):
                 choice = choice | {"finish_reason": "tool_calls"}
         choices.append({key: value for key, value in choice.items() if key != "message"} | {"delta": message})

@@ -177,6 +177,8 @@ class ToolCallAssembler:
         if call.is_closed:
             # The call was complete when the next one started: more text would corrupt it.
             self._repair_log.record("tool-one-at-a-time", event.text)
+            if event.text.strip():
+                self.failure = bad_stream_failure("arguments of a tool call that has ended")
             return
         call.is_custom |= event.is_custom and not (call.is_emitted or call.has_arguments)
         if not call.is_custom:

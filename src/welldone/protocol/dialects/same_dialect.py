@@ -19,9 +19,9 @@ from welldone.protocol.events import Failure, FailureMapper, Json, Usage
 from welldone.protocol.fields import (
     UNFINISHED,
     bad_stream_failure,
+    broken_rule_failure,
     find_error,
     incomplete_stream_failure,
-    strict_rule_failure,
 )
 from welldone.protocol.frame_checks import check_characters, check_lines, recover_data
 from welldone.protocol.json_budget import exceeds_blocking_budget, run_to_completion
@@ -314,8 +314,8 @@ class PassthroughRepairer(ABC):
         return self._fail(incomplete_stream_failure(message), is_ours=True)
 
     def _fail_if_strict(self) -> bytes:
-        rule = self.repair_log.broken_rule
-        return b"" if rule is None else self._fail(strict_rule_failure(rule), is_ours=True)
+        failure = broken_rule_failure(self.repair_log)
+        return b"" if failure is None else self._fail(failure, is_ours=self.repair_log.lost is None)
 
     def _if_streaming(self, out: bytes) -> bytes:
         return out if self._is_stream else b""
@@ -378,7 +378,8 @@ class PassthroughRepairer(ABC):
         if not values:
             self._is_cut = not frame.ended  # `_finish_stream` decides whether that matters
             return b"" if self._is_cut or self.is_done else self._fail(bad_stream_failure("a frame that is not JSON"))
+        values = [item for value in values for item in (value if isinstance(value, list) else [value])]
         objects = [self._scrub_event(item) for item in values if isinstance(item, dict)]
-        if len(objects) < len(values):
-            self.repair_log.record(self._UNKNOWN_EVENT_RULE, data.decode("utf-8", "replace"))
+        if len(objects) < len(values) or not values:
+            self.repair_log.drop(self._UNKNOWN_EVENT_RULE, [item for item in values if not isinstance(item, dict)])
         return b"".join(self._process_event(item, frame.event) for item in objects if self.failure is None)

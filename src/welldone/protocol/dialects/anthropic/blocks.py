@@ -11,9 +11,9 @@ import msgspec
 
 from welldone.protocol.dialects.anthropic.emitter import BLOCK_TEXT_DELTAS, TOOL_USE_BLOCKS, MessagesEmitter
 from welldone.protocol.events import Failure, Json
-from welldone.protocol.fields import bad_stream_failure
-from welldone.protocol.lenient_json import CharacterJoiner, as_list, as_object, parse_strict, scrub_object
-from welldone.protocol.repair_log import RepairLog
+from welldone.protocol.fields import bad_stream_failure, broken_rule_failure
+from welldone.protocol.lenient_json import NOT_JSON, CharacterJoiner, parse_strict, scrub_object
+from welldone.protocol.repair_log import RepairLog, is_empty
 from welldone.protocol.text_filters import BufferedText, ByteBudget, is_valid_json
 from welldone.protocol.tool_calls import JsonEndDetector
 
@@ -29,41 +29,45 @@ _DELTAS = {
 """Payload member of a delta, and the block types that it can extend, by delta type."""
 _TYPE_DEFINING_MEMBERS = {"text": "text", "thinking": "thinking", "tool_use": "name"}
 """Member that identifies the type of a block without `type`."""
+_START_RULE = "msg-block-start-full"
 _STRING_MEMBERS = {"text": ("text",), "thinking": ("thinking", "signature"), "redacted_thinking": ("data",)}
 
 
-def complete_block(block: Json) -> Json | None:
+def complete_block(block: Json, repair_log: RepairLog) -> Json | None:
     """Add the missing members of a block; None if its type is unknown."""
     kind = block.get("type")
     if not isinstance(kind, str) or not kind:
         kind = next((name for name, member in _TYPE_DEFINING_MEMBERS.items() if member in block), None)
         if kind is None:
+            repair_log.drop(_START_RULE, block)
             return None
     full = {**block, "type": kind}
     if kind in TOOL_USE_BLOCKS:
-        name = block.get("name")
-        return full | {"name": name if isinstance(name, str) else "", "input": _initial_input(block.get("input"), kind)}
+        name, tool_input = block.get("name"), _initial_input(block.get("input"), kind, repair_log)
+        return full | {"name": name if isinstance(name, str) else "", "input": tool_input}
     for member in _STRING_MEMBERS.get(kind, ()):
         if not isinstance(block.get(member), str):
+            repair_log.drop(_START_RULE, block.get(member))
             full[member] = ""
     return full
 
 
-def _initial_input(value: object, kind: str) -> Json | str:
+def _initial_input(value: object, kind: str, repair_log: RepairLog) -> Json | str:
     """Return the input in a start. Incomplete text stays text if it can be sent as a delta."""
     text = bytes(value).decode() if isinstance(value, msgspec.Raw) else value
-    if not isinstance(text, str):
-        return as_object(text)
-    parsed = parse_strict(text.encode())
-    is_text = kind in STREAMED_INPUT_BLOCKS and not isinstance(parsed, dict)
-    return text.strip() if is_text else as_object(parsed)
+    if isinstance(text, str):
+        parsed = parse_strict(text.encode())
+        if kind in STREAMED_INPUT_BLOCKS and not isinstance(parsed, dict):
+            return text.strip()
+        text = text if parsed is NOT_JSON else parsed
+    return {} if text is None else repair_log.read_object(text, _START_RULE)
 
 
-def initial_deltas(block: Json) -> list[tuple[Json, Json]]:
+def initial_deltas(block: Json, repair_log: RepairLog) -> list[tuple[Json, Json]]:
     """Convert the content of a start to deltas: some clients read only deltas."""
     deltas: list[Json] = []
     if block["type"] == "text":
-        citations = [citation for citation in as_list(block.get("citations")) if isinstance(citation, dict)]
+        citations = repair_log.read_objects(block.get("citations") or [], _START_RULE)
         deltas = [{"type": "text_delta", "text": block["text"]}] if block["text"] else []
         deltas += [{"type": "citations_delta", "citation": citation} for citation in citations]
     elif block["type"] == "thinking":
@@ -188,11 +192,11 @@ class BlockSequencer:
     def start_block(self, index: object, block: Json, more: Json) -> bytes:
         """Start a block."""
         number = _block_index(index)
-        full = complete_block(block)
-        self._repair_log.record_if(full != block, "msg-block-start-full", block)
+        full = complete_block(block, self._repair_log)
+        self._repair_log.record_if(full != block, _START_RULE, block)
         if full is None:
             return b""  # the first delta will identify the type
-        deltas = initial_deltas(full)
+        deltas = initial_deltas(full, self._repair_log)
         for open_block in self._open_blocks():
             is_same = all(open_block.start.get(name) == full.get(name) for name in ("type", "id"))
             if is_same and open_block.index == number:
@@ -212,11 +216,12 @@ class BlockSequencer:
         block_state.start_text = start_text if len(start_text.strip()) > 1 else ""
         return out
 
-    def add_whole_blocks(self, content: list[object]) -> bytes:
+    def add_whole_blocks(self, content: object) -> bytes:
         """Write complete blocks. Stream rules do not apply to them, so nothing is logged."""
         repair_log, self._repair_log = self._repair_log, RepairLog()
-        blocks = [scrub_object(block) for block in content if isinstance(block, dict)]
+        blocks = [scrub_object(block) for block in self._repair_log.read_objects(content, _START_RULE)]
         out = [self.start_block(self._count, block, {}) + self.stop_block(self._count - 1, {}) for block in blocks]
+        self.failure = self.failure or broken_rule_failure(self._repair_log)
         self._repair_log = repair_log
         self._initial_count = self._count
         return b"".join(out)
@@ -226,6 +231,7 @@ class BlockSequencer:
         added = normalise_delta(delta)
         self._repair_log.record_if(added != delta, "msg-delta-type", delta)
         if added is None:
+            self._repair_log.drop("msg-delta-type", delta)
             return b""
         number = _block_index(index)
         target = self._block_for_delta(number, added)
@@ -274,17 +280,18 @@ class BlockSequencer:
 
     def _begin_with_delta(self, number: int | None, delta: Json, more: Json) -> bytes:
         """Start a block with a delta, after a missing start or an early end."""
-        kind = delta["type"]
+        kind, rule = delta["type"], "msg-block-start-first"
         if any(block.index == number for block in self._open_blocks()):
-            self._repair_log.record("msg-delta-type", delta)
+            rule = "msg-delta-type"
         elif number is not None and not self._ended.get(number, True):  # we ended it, not the server
-            self._repair_log.record("msg-block-sequential", delta)
-        else:
-            self._repair_log.record("msg-block-start-first", delta)
+            rule = "msg-block-sequential"
         if kind == "input_json_delta" and delta["partial_json"].strip():
             self.failure = bad_stream_failure("the input of a tool that has no name, or has ended")
-        if kind not in ("text_delta", "thinking_delta"):
-            return b""  # such a delta does not identify a block
+        # Only these identify a block.
+        is_text = kind in ("text_delta", "thinking_delta")
+        self._repair_log.drop(rule, None if is_text else delta)
+        if not is_text:
+            return b""
         member = _DELTAS[kind][0]
         start = {"type": member, member: ""} | ({"signature": ""} if member == "thinking" else {})
         return self._begin_block(_BlockState(number, start, {}, self._room), [(delta, more)])
@@ -343,6 +350,10 @@ class BlockSequencer:
         if block.index is not None:
             self._ended[block.index] = block.is_stopped
         last = block.start_text[: block.repeated] + block.joiner.close()
+        if block.has_input and not is_empty(block.initial_input):  # the deltas repeat it, or replace it
+            text = block.input.take()
+            is_same = text is None or block.initial_input in (text, parse_strict(text.encode()))
+            self._repair_log.drop("msg-block-start-empty", None if is_same else block.initial_input)
         if block.initial_input and not block.has_input:
             initial = block.initial_input
             last = initial if isinstance(initial, str) else msgspec.json.encode(initial).decode()

@@ -46,10 +46,10 @@ class MessagesEmitter:
         self._index = -1
         self._text_template = b"", b""  # text delta of the open block, before and after the text
 
-    def start_message(self, message: Json) -> bytes:
-        """Start the message; its content is empty."""
+    def start_message(self, message: Json, more: Json | None = None) -> bytes:
+        """Start the message; its content is empty. `more` has unknown members of the event."""
         self.has_started = True
-        return self._write("message_start", {"message": message})
+        return self._write("message_start", {"message": message, **(more or {})})
 
     def open_block(self, block: Json, more: Json | None = None) -> bytes:
         """Start a block and end the previous one. `more` has unknown members of the event."""

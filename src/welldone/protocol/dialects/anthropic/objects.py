@@ -8,6 +8,7 @@ from welldone.protocol.collect import CollectedChoice
 from welldone.protocol.dialects.base import complete_tool_calls
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Failure, Json, Usage
+from welldone.protocol.fields import parse_count, unread_usage
 from welldone.protocol.finish_reasons import outcome_of
 from welldone.protocol.lenient_json import as_object, scrub_object
 
@@ -51,13 +52,15 @@ def usage_from_counts(counts: Mapping[str, int], members: Json) -> Usage | None:
     return Usage(prompt, completion, prompt + completion, extra_fields)
 
 
-def valid_counts(usage: Json) -> Json:
-    """Remove invalid counts from a usage object."""
-    return {
-        name: value
-        for name, value in scrub_object(usage).items()
-        if name not in USAGE_COUNTS or _is_count(value) or (value is None and name.startswith("cache"))
-    }
+def valid_counts(usage: object) -> Json:
+    """Return a usage object, with what is no count in a field of this package."""
+    if not isinstance(usage, dict):
+        return unread_usage(usage)
+    given = scrub_object(usage)
+    counts = {name: parse_count(value) if name in USAGE_COUNTS else value for name, value in given.items()}
+    nullable = [name for name in USAGE_COUNTS if name.startswith("cache") and given.get(name) is None]
+    wrong = {n: given[n] for n in USAGE_COUNTS if n not in nullable and n in given and counts[n] is None}
+    return {name: count for name, count in counts.items() if name not in wrong} | unread_usage(wrong)
 
 
 def with_default_counts(usage: Json, **counts: int) -> Json:

@@ -30,7 +30,7 @@ class MessagesEvents(MessagesEmitter):
         self._thinking: list[str] = []  # of the open block, which its signature covers
         self._signature = ""
 
-    def start_message(self, message: Json) -> bytes:
+    def start_message(self, message: Json, more: Json | None = None) -> bytes:
         """Read the model. The choice starts with the first block: an error before it becomes an HTTP status."""
         self.has_started = True
         self._fallback = msgspec.structs.replace(self._fallback, model=message["model"])

@@ -15,8 +15,8 @@ from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Failure, Json, Usage
 from welldone.protocol.fields import bad_stream_failure, has_error, incomplete_stream_failure, read_error
 from welldone.protocol.finish_reasons import finish_word, interrupted_failure
-from welldone.protocol.lenient_json import as_list, as_object, clean_unicode, parse_lenient, scrub_object
-from welldone.protocol.repair_log import RepairLog
+from welldone.protocol.lenient_json import as_object, clean_unicode, parse_lenient, scrub_object
+from welldone.protocol.repair_log import RepairLog, is_empty
 
 _PENDING_EVENTS_LIMIT = 64  # unknown events before message_start; more come only from a broken server
 _STOP_FIELDS = ("stop_reason", "stop_sequence")
@@ -130,7 +130,11 @@ class MessagesRepairer(PassthroughRepairer):
         if read_error(value, b"", RepairLog()) is not None:
             return self._on_error(value)
         self.repair_log.record("msg-no-unknown-events", value)
-        if not name or value.get("type") != name or name.startswith("response.") or "choices" in value:
+        kind = value.get("type")
+        members = value.get("choices", value)
+        is_event = isinstance(kind, str) and not kind.startswith("response.") and "choices" not in value
+        if not is_event or (name != kind and (name or is_empty(members))):
+            self.repair_log.drop("msg-no-unknown-events", members)
             return b""
         if not self.has_started:
             if len(self._pending_events) < _PENDING_EVENTS_LIMIT:
@@ -160,22 +164,22 @@ class MessagesRepairer(PassthroughRepairer):
 
     def _on_message_start(self, value: Json) -> bytes:
         if self.has_started:
-            self.repair_log.record("msg-start-once")
+            self.repair_log.drop("msg-start-once", as_object(value.get("message")).get("content"))
             return b""
-        message = as_object(value.get("message"))
+        message = self.repair_log.read_object(value.get("message", {}), "msg-start-full")
         full = self._complete_message(message)
-        content = message.get("content")
+        content = _as_blocks(message.get("content"))
         is_empty = isinstance(content, list) and all(as_object(block).get("type") == "tool_use" for block in content)
         is_full = is_empty and all(full[name] == message.get(name, ...) for name in _START_FIELDS)
         self.repair_log.record_if(not is_full or not _nonempty_string(message.get("model")), "msg-start-full", message)
         self.repair_log.record_if(full["usage"] != message.get("usage"), "msg-usage-start", message.get("usage"))
         self._early_stop_reason = message.get("stop_reason")
-        return self._emit_message_start(full) + self._blocks.add_whole_blocks(as_list(content))
+        return self._emit_message_start(full, _unknown_members(value)) + self._blocks.add_whole_blocks(content or [])
 
-    def _emit_message_start(self, message: Json) -> bytes:
+    def _emit_message_start(self, message: Json, more: Json) -> bytes:
         """Write message_start, then the unknown events received before it."""
         pending, self._pending_events = self._pending_events, []
-        started = self._emitter.start_message(message)
+        started = self._emitter.start_message(message, more)
         return started + b"".join([self._emitter.forward_event(scrub_object(value)) for value in pending])
 
     def _ensure_started(self) -> bytes:
@@ -183,18 +187,17 @@ class MessagesRepairer(PassthroughRepairer):
         if self.has_started:
             return b""
         self.repair_log.record("msg-start-first")
-        return self._emit_message_start(self._complete_message({}))
+        return self._emit_message_start(self._complete_message({}), {})
 
     def _on_block_start(self, value: Json) -> bytes:
         self.repair_log.record_if(self._has_delta, "msg-delta-sent", value)
-        block = scrub_object(as_object(value.get("content_block")))
+        block = scrub_object(self.repair_log.read_object(value.get("content_block"), "msg-block-start-full"))
         more = _unknown_members(value, "index", "content_block")
         return self._blocks.start_block(value.get("index"), block, more)
 
     def _on_block_delta(self, value: Json) -> bytes:
-        delta = value.get("delta")
-        if not isinstance(delta, dict):
-            self.repair_log.record("msg-delta-type", value)
+        delta = self.repair_log.read_object(value.get("delta"), "msg-delta-type")
+        if not delta:
             return b""
         is_plain = all(type(item) is str for item in delta.values())  # the common case
         more = _unknown_members(value, "index", "delta")
@@ -205,10 +208,10 @@ class MessagesRepairer(PassthroughRepairer):
 
     def _on_message_delta(self, value: Json) -> bytes:
         self._has_delta = True
-        delta, usage = value.get("delta"), objects.valid_counts(as_object(value.get("usage")))
+        delta, usage = value.get("delta"), objects.valid_counts(value.get("usage"))
         if not isinstance(delta, dict):
-            delta = {name: value.get(name) for name in _STOP_FIELDS}
-            self.repair_log.record("msg-delta-sent", value)
+            beside = {name: value.get(name) for name in _STOP_FIELDS}
+            delta = self.repair_log.read_object(delta, "msg-delta-sent") or beside
         elif delta and delta.get("stop_reason") is None and self._stop_reason() is not None:
             self.repair_log.record("msg-delta-sent", value)  # clients use the last stop_reason, which is null
         self.repair_log.record_if("output_tokens" not in usage, "msg-usage-delta", value.get("usage"))
@@ -242,9 +245,7 @@ class MessagesRepairer(PassthroughRepairer):
         return msgspec.structs.replace(failure, extra_fields={**failure.extra_fields, "request_id": request})
 
     def _repair_reply(self, value: Json) -> bytes:
-        content = value.get("content")
-        if isinstance(content, str):
-            content = [{"type": "text", "text": content}]
+        content = _as_blocks(value.get("content"))
         # Clients read any object with `message` and `type` as an error.
         failure = read_error(value, b"", RepairLog()) or read_error({"type": "error", **value}, b"", RepairLog())
         if failure is not None:
@@ -299,6 +300,8 @@ class MessagesRepairer(PassthroughRepairer):
     def _end_message(self, last: Json | None = None) -> bytes:
         """End the open blocks and the message; `last` has unknown members of message_stop."""
         out = self._blocks.close_all()
+        if (failure := self._blocks.failure) is not None or self.repair_log.lost is not None:
+            return out + (self._fail_if_strict() if failure is None else self._fail(failure))
         word = self._stop_reason()
         if word is None:
             self.repair_log.record("msg-delta-sent")
@@ -333,7 +336,7 @@ class MessagesRepairer(PassthroughRepairer):
 
     def _complete_message(self, message: Json) -> Json:
         """Add missing members to a message, and empty it."""
-        usage = objects.valid_counts(as_object(message.get("usage")))
+        usage = objects.valid_counts(message.get("usage"))
         self._update_counts(usage)
         id = _nonempty_string(message.get("id")) or self._fallback.id
         model = self._model or _nonempty_string(message.get("model")) or self._fallback.model
@@ -352,6 +355,12 @@ class MessagesRepairer(PassthroughRepairer):
 
 def _nonempty_string(value: object) -> str | None:
     return clean_unicode(value) if isinstance(value, str) and value else None
+
+
+def _as_blocks(content: object) -> object:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [content] if content and isinstance(content, dict) else content
 
 
 def _unknown_members(value: Json, *names: str) -> Json:

@@ -195,13 +195,13 @@ class GeminiRepairer(PassthroughRepairer):
         if failure is not None:
             return self._fail(failure)
         if not value.keys() & _REPLY_MEMBERS:
-            self.repair_log.record(self._UNKNOWN_EVENT_RULE, value)
+            self.repair_log.drop(self._UNKNOWN_EVENT_RULE, value)
             return b""
         given = value.get("candidates")
-        right = [_right_candidate(one) for one in as_list(given) if isinstance(one, dict)]
-        if given is not None and (rule := _broken_rule(given, right)) is not None:
-            self.repair_log.record(rule, given)
-            value = value | {"candidates": right}
+        if given is not None:
+            found = self.repair_log.read_objects(given, "gem-candidates")
+            value = value | {"candidates": [self._right_candidate(one) for one in found]}
+        right = value.get("candidates") or []
         candidates = _indexed_candidates(right)
         for index, candidate in candidates:
             if index >= CHAT_CHOICES_LIMIT:
@@ -212,6 +212,23 @@ class GeminiRepairer(PassthroughRepairer):
         self._read_usage()
         self._has_output = True
         return self._output.add(self._with_model(value), candidates)
+
+    def _right_candidate(self, candidate: Json) -> Json:
+        """Return a candidate without values of a wrong type, on which clients fail."""
+        given = candidate.get("content")
+        if given is None:
+            return candidate
+        content = self.repair_log.read_object(given, "gem-content")
+        if (parts := content.get("parts")) is not None:
+            found = self.repair_log.read_objects(parts or [], "gem-parts")
+            content = content | {"parts": [self._right_part(part) for part in found]}
+        return candidate | {"content": content if isinstance(given, dict) else content or None}
+
+    def _right_part(self, part: Json) -> Json:
+        wrong = {n: v for n, v in part.items() if v is not None and not isinstance(v, _PART_TYPES.get(n, object))}
+        if wrong:
+            self.repair_log.drop("gem-parts", wrong)
+        return {name: value for name, value in part.items() if name not in wrong}
 
     def _with_model(self, value: Json) -> Json:
         is_renamed = self._model is not None and "modelVersion" in value
@@ -244,15 +261,15 @@ class GeminiRepairer(PassthroughRepairer):
         if not isinstance(value, list):
             return value
         merged = ReplyAccumulator()
-        for element in value:
-            if isinstance(element, dict):
-                if "error" in element:
-                    return element
-                merged.add(element, _indexed_candidates(as_list(element.get("candidates"))))
+        for element in self.repair_log.read_objects(value, self._UNKNOWN_EVENT_RULE):
+            if "error" in element:
+                return element
+            found = self.repair_log.read_objects(element.get("candidates") or [], "gem-candidates")
+            merged.add(element, _indexed_candidates([self._right_candidate(one) for one in found]))
         return merged.reply
 
     def _repair_reply(self, value: Json) -> bytes:
-        out = self._repair_event(value, "")
+        out = self._repair_event(value, "") + self._fail_if_strict()
         if not self.has_started:
             return self._fail(bad_stream_failure("a reply without candidates"))
         return out + self._finish_stream()
@@ -268,33 +285,6 @@ class GeminiRepairer(PassthroughRepairer):
 
     def _error_bytes(self, failure: Failure) -> bytes:
         return self._dialect.final_error_bytes(failure)
-
-
-def _broken_rule(given: object, right: list[Json]) -> str | None:
-    """Return the rule that candidates broke before values of a wrong type were removed; None if nothing was."""
-    if not isinstance(given, list) or len(right) != len(given):
-        return "gem-candidates"
-    changed = [one for one, other in zip(given, right, strict=True) if one is not other]
-    if not changed:
-        return None
-    return "gem-parts" if isinstance(changed[0].get("content"), dict) else "gem-content"
-
-
-def _right_candidate(candidate: Json) -> Json:
-    """Return a candidate without values of a wrong type, on which clients fail."""
-    content = candidate.get("content")
-    if isinstance(content, dict):
-        parts = content.get("parts")
-        if parts is None or (isinstance(parts, list) and all(map(_is_right_part, parts))):
-            return candidate
-        return candidate | {"content": content | {"parts": [part for part in as_list(parts) if _is_right_part(part)]}}
-    return candidate if content is None else {name: item for name, item in candidate.items() if name != "content"}
-
-
-def _is_right_part(part: object) -> bool:
-    return isinstance(part, dict) and all(
-        isinstance(value, _PART_TYPES.get(name, object)) for name, value in part.items() if value is not None
-    )
 
 
 def _text_alone(element: Json) -> str | None:

@@ -15,7 +15,7 @@ from welldone.protocol.dialects.responses.objects import has_required_members, i
 from welldone.protocol.events import Json
 from welldone.protocol.json_budget import exceeds_blocking_budget
 from welldone.protocol.lenient_json import CharacterJoiner, as_list, as_object, is_nonempty_string, parse_strict
-from welldone.protocol.repair_log import RepairLog
+from welldone.protocol.repair_log import RepairLog, format_json, is_empty
 
 PART_LISTS = ("content", "summary")
 """Members of an item that contain parts."""
@@ -85,7 +85,7 @@ class TextRepairer:
 
     def open_part(self, item: OutputItem, kind: str, value: Json, given: Json) -> TextAccumulator:
         """Start a part; `given` is the part in the event `value`."""
-        empty = part_object(kind) | _without_invalid_lists(given) | {"type": kind, PART_TEXTS[kind].member: ""}
+        empty = part_object(kind) | self._without_invalid_lists(given) | {"type": kind, PART_TEXTS[kind].member: ""}
         part = self._emitter.open_part(item, empty, extra_members(value, "part"))
         self._added_parts[part] = given
         name = part.spec.index_member
@@ -122,7 +122,11 @@ class TextRepairer:
         parts = item.parts[part_list]
         place = item.kind, part_list
         kinds = [kind for kind, spec in PART_TEXTS.items() if (spec.item_type, spec.part_list) == place]
-        fitting = [part for part in map(as_object, as_list(upstream)) if part.get("type") in kinds]
+        found = self._repair_log.read_objects(upstream or [], "resp-object-schema")
+        fitting = [part for part in found if part.get("type") in kinds]
+        others = [part for part in found if part.get("type") not in kinds]
+        if others:
+            self._repair_log.drop("resp-object-schema", others)
         for new_part in fitting[len(parts) :]:
             self._repair_log.record(part_added_rule(new_part["type"]), new_part)
             self.open_part(item, new_part["type"], {}, {})
@@ -139,7 +143,7 @@ class TextRepairer:
         self._repair_log.record_if(part.is_open or whole != part.text, "resp-done-events", upstream)
         if part.is_open:
             self.reconcile_text(part, whole)
-        self._emitter.close_part(part, _without_invalid_lists(upstream), members)
+        self._emitter.close_part(part, self._without_invalid_lists(upstream), members)
 
     def reconcile_text(self, accumulator: TextAccumulator, whole: object, given: object = None) -> None:
         """Compare a text with its full value `whole`; send a missing rest as a delta."""
@@ -147,8 +151,11 @@ class TextRepairer:
         half = self._joiners.pop(accumulator, CharacterJoiner()).close()
         if given is None:
             given = self._added_parts.pop(accumulator, {}).get(accumulator.spec.member)
+        if isinstance(whole, dict):  # arguments that are not encoded
+            whole = format_json(whole)
         if not isinstance(whole, str) or not whole:
-            self._repair_log.record_if(sent, "resp-done-events", whole)
+            if sent or not is_empty(whole):
+                self._repair_log.drop("resp-done-events", whole)
             whole = sent + half or given
         if not isinstance(whole, str) or whole == sent:
             return
@@ -158,6 +165,12 @@ class TextRepairer:
         else:
             self._repair_log.record("resp-delta-equals-done", whole)
             accumulator.pieces = [whole]
+
+    def _without_invalid_lists(self, part: Json) -> Json:
+        wrong = {name for name, types in _LIST_MEMBERS.items() if name in part and not isinstance(part[name], types)}
+        if "annotations" in wrong:
+            self._repair_log.drop("resp-object-schema", part["annotations"])
+        return {name: value for name, value in part.items() if name not in wrong}
 
     def _take_logprobs(self, accumulator: TextAccumulator, members: Json) -> list[Json]:
         """Return the `logprobs` among the members of an event; remove them if they are not a list."""
@@ -181,10 +194,6 @@ def index_or_missing(value: object) -> int:
     return value if type(value) is int else -1
 
 
-def _without_invalid_lists(part: Json) -> Json:
-    return {key: value for key, value in part.items() if isinstance(value, _LIST_MEMBERS.get(key, object))}
-
-
 def part_added_rule(kind: str) -> str:
     """Return the rule that a missing part.added event violates."""
     return "resp-reasoning-parts" if PART_TEXTS[kind].item_type == "reasoning" else "resp-part-added-first"
@@ -192,6 +201,7 @@ def part_added_rule(kind: str) -> str:
 
 _ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
 _CALL_IDENTITY = ("call_id", "name")
+_UNPLACED_LIMIT = 4096  # more deltas without a text come only from a broken server
 _ITEM_WITHOUT_ID = "shell_call"
 """Item type whose events have no `item_id`."""
 
@@ -210,6 +220,7 @@ class OutputRepairer:
         self._last_by_type: dict[str | None, OutputItem] = {}  # None: of any type
         self._ids: set[str] = set()
         self._added_items: dict[OutputItem, Json] = {}  # as added: some servers send the whole item there
+        self._unplaced: set[str] = set()  # deltas without an open text, which a done event may repeat
         self._text_repairer = TextRepairer(emitter, repair_log)
 
     def take_plain_text_part(self) -> TextAccumulator | None:
@@ -219,7 +230,7 @@ class OutputRepairer:
 
     def finish_output(self, output: object, status: str) -> None:
         """Reconcile the items with the final output of the server; close open items with `status`."""
-        listed = [as_object(value) for value in as_list(output)]
+        listed = self._repair_log.read_objects(output or [], "resp-final-output")
         known = match_items(self._emitter.items, listed)
         pairs = list(zip(self._emitter.items, listed, strict=False))
         is_same = all(item.is_open or item_content(item.value) == item_content(value) for item, value in pairs)
@@ -227,6 +238,7 @@ class OutputRepairer:
         for value, found in zip(listed, known, strict=True):
             item = found or self._open_item(value, {})
             if item is None:
+                self._repair_log.drop("resp-final-output", value)
                 continue
             if item.is_open:
                 self._repair_log.record("resp-done-events", value)
@@ -236,6 +248,11 @@ class OutputRepairer:
             sent = {name: item.value[name] for name in fixed if name in item.value}
             item.value = item.completed(value) | sent
         self.close_all(status)
+        parts = [part for item in self._emitter.items for name in PART_LISTS for part in item.parts[name]]
+        texts = [text.text for text in (*parts, *(item.arguments for item in self._emitter.items)) if text is not None]
+        for delta in self._unplaced:
+            if not any(delta in text for text in texts):
+                self._repair_log.drop("resp-done-events", delta)
 
     def check_whole_output(self, output: object) -> None:
         """Log violations in the items of a non-streamed reply."""
@@ -256,7 +273,7 @@ class OutputRepairer:
                 self._close_item(item, {}, status)
 
     def _on_item_added(self, value: Json) -> None:
-        given = as_object(value.get("item"))
+        given = self._repair_log.read_object(value.get("item"), "resp-object-schema")
         if self._is_repeated(given, value.get("output_index")):
             self._repair_log.record("resp-item-added-first", value)
             return
@@ -271,7 +288,7 @@ class OutputRepairer:
         record_if(item.kind == "function_call" and given.get("arguments") != "", "resp-function-ids", value)
 
     def _on_item_done(self, value: Json) -> None:
-        final = as_object(value.get("item"))
+        final = self._repair_log.read_object(value.get("item"), "resp-object-schema")
         kind = final.get("type")
         self._repair_log.record_if(not is_schema_item(final), "resp-object-schema", value)
         locators = {"item_id": final.get("id"), "output_index": value.get("output_index")}
@@ -279,13 +296,15 @@ class OutputRepairer:
         if item is None:
             self._repair_log.record("resp-item-added-first", value)
             item = self._open_item(final, {"output_index": value.get("output_index")})
-        if item is not None and item.is_open:
+        if item is None:
+            self._repair_log.drop("resp-item-added-first", final)
+        elif item.is_open:
             self._close_item(item, final, "completed", extra_members(value, "item"))
         else:
-            self._repair_log.record_if(item, "resp-done-events", value)
+            self._repair_log.record("resp-done-events", value)
 
     def _on_part_added(self, value: Json) -> None:
-        given = as_object(value.get("part"))
+        given = self._repair_log.read_object(value.get("part"), "resp-object-schema")
         kind = self._part_type(value, given)
         self._repair_log.record_if(not has_required_members(given), "resp-object-schema", value)
         item = self._item_for_part(value, kind)
@@ -297,7 +316,7 @@ class OutputRepairer:
             self._text_repairer.check_index(part, value)
 
     def _on_part_done(self, value: Json) -> None:
-        final = as_object(value.get("part"))
+        final = self._repair_log.read_object(value.get("part"), "resp-object-schema")
         self._repair_log.record_if(not has_required_members(final), "resp-object-schema", value)
         part = self._text_for_event(value, self._part_type(value, final))
         if part is None or not part.is_part_open:
@@ -309,9 +328,11 @@ class OutputRepairer:
         text = self._text_for_event(value, em.TEXT_EVENTS[value["type"]])
         is_delta = value["type"] in em.TEXT_DELTA_EVENTS
         if is_delta and not isinstance(value.get("delta"), str):
-            self._repair_log.record("resp-deltas", value)
+            self._repair_log.drop("resp-deltas", value.get("delta"))
         elif text is None or not text.is_open:
             self._repair_log.record("resp-done-events", value)
+            if is_delta and len(self._unplaced) < _UNPLACED_LIMIT:
+                self._unplaced.add(value["delta"])
         elif is_delta:
             self._text_repairer.add_text(text, value["delta"], extra_members(value, "delta"))
         else:
@@ -442,7 +463,7 @@ class OutputRepairer:
         if value["type"].startswith("response.reasoning_summary"):
             return "summary_text"
         kind = part.get("type")
-        if kind in PART_TEXTS and kind != "summary_text":
+        if isinstance(kind, str) and kind in PART_TEXTS and kind != "summary_text":
             return str(kind)
         item = self._find_item(value, None)
         return "reasoning_text" if item is not None and item.kind == "reasoning" else "output_text"

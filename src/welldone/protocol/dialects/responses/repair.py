@@ -11,7 +11,7 @@ from welldone.protocol.dialects.responses.output_items import OutputRepairer
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
 from welldone.protocol.events import Failure, Json, Usage
-from welldone.protocol.fields import bad_stream_failure, has_error, incomplete_stream_failure, read_error
+from welldone.protocol.fields import bad_stream_failure, has_error, incomplete_stream_failure, read_error, unread_usage
 from welldone.protocol.lenient_json import as_list, as_object, is_nonempty_string, scrub_object
 from welldone.protocol.repair_log import RepairLog
 
@@ -19,7 +19,7 @@ _REQUIRED_MEMBERS = ("id", "object", "created_at", "model", "status", "output")
 """Members of a Response that clients need."""
 _PENDING_EVENTS_LIMIT = 64  # unknown events before response.created; more come only from a broken server
 _EVENT_ENVELOPE = frozenset({"type", "sequence_number"})
-_UNFINISHED_STATUSES = frozenset({"queued", "in_progress", "cancelled"})
+_UNFINISHED_STATUSES = ("queued", "in_progress", "cancelled")
 """Statuses of a Response that can be retrieved later, but not streamed."""
 _NULLABLE_MEMBERS = frozenset({"completed_at", "error", "incomplete_details", "usage"})
 """Required members that may be null."""
@@ -115,7 +115,8 @@ class ResponsesRepairer(PassthroughRepairer):
                 self._ensure_created({}, {})
             OutputRepairer.HANDLERS[kind](self._output_repairer, value)
         else:
-            self.repair_log.record("resp-no-unknown-events", kind)
+            # An event of another type is not part of the answer, and strict clients raise on it.
+            self.repair_log.drop("resp-no-unknown-events", None if kind else value)
             if kind.startswith("response.") and len(self._pending_events) < _PENDING_EVENTS_LIMIT:
                 self._pending_events.append(value)  # of a newer API version
         if self._pending_events and self._emitter.has_started:
@@ -207,7 +208,7 @@ class ResponsesRepairer(PassthroughRepairer):
         self._next_sequence_number = (number if type(number) is int else self._next_sequence_number) + 1
 
     def _on_response_progress(self, value: Json, kind: str) -> None:
-        response = as_object(value.get("response"))
+        response = self.repair_log.read_object(value.get("response"), "resp-object-schema")
         is_first = not self._emitter.has_started
         self.repair_log.record_if(is_first != (kind == "response.created"), "resp-created-first", kind)
         self._ensure_created(response, _event_members(value) if kind == "response.created" else {})
@@ -241,7 +242,7 @@ class ResponsesRepairer(PassthroughRepairer):
             self.repair_log.record("resp-response-id", response["id"])
 
     def _on_response_end(self, value: Json, kind: str) -> bytes:
-        response = as_object(value.get("response"))
+        response = self.repair_log.read_object(value.get("response"), "resp-object-schema")
         if not self._emitter.has_started:
             self.repair_log.record("resp-created-first", kind)
             self._ensure_created(response, {})
@@ -257,6 +258,8 @@ class ResponsesRepairer(PassthroughRepairer):
         self._read_usage(response.get("usage"), is_due=status != "failed")
         item_status = "completed" if status == "completed" else "incomplete"
         self._output_repairer.finish_output(response.get("output"), item_status)
+        if self.repair_log.lost is not None:
+            return self._fail_if_strict()
         if status == "failed":
             error = as_object(response.get("error"))
             is_whole = all(isinstance(error.get(name), str) for name in ("message", "code"))
@@ -270,6 +273,7 @@ class ResponsesRepairer(PassthroughRepairer):
     def _read_usage(self, upstream_usage: object, *, is_due: bool) -> None:
         usage = objects.parse_responses_usage(as_object(upstream_usage))
         if usage is None:
+            self._emitter.response = self._emitter.response | unread_usage(upstream_usage)
             self.repair_log.record_if(is_due, "resp-usage", upstream_usage)
             return
         self.usage: Usage | None = usage
