@@ -319,7 +319,10 @@ def test_all_buffers_are_bounded() -> None:
     ("message", "added"),
     [
         ({"role": "assistant", "content": "Hello"}, []),
-        ({"content": "Hello", "reasoning_content": "why", "refusal": None}, [delta_chunk({})]),
+        (
+            {"content": "Hello", "reasoning_content": "why", "refusal": None},
+            [delta_chunk({"reasoning_content": "why"})],
+        ),
         ({"content": "Hello", "citations": ["a"]}, [delta_chunk({"citations": ["a"]})]),
         ({"content": "Hello", **call_start(arguments="{}")}, [delta_chunk(call_start()), delta_chunk(piece("{}"))]),
     ],

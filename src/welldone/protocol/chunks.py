@@ -177,7 +177,8 @@ class ChunkReader:
         error = self._read_choice_unknown_fields(choice, index, events)
         delta, message = choice.get("delta"), choice.get("message")
         if not isinstance(delta, dict):
-            delta = {} if delta is None and message else repair_log.read_object(delta, "delta-object-present")
+            is_absent = delta is None and message is not None
+            delta = {} if is_absent else repair_log.read_object(delta, "delta-object-present")
             delta = delta or ({} if message else {"content": choice.get("text")})
         if delta.get("content"):
             self._choices_with_deltas = index_sets.with_index(self._choices_with_deltas, index)

@@ -119,6 +119,8 @@ class TextRepairer:
 
     def close_parts(self, item: OutputItem, part_list: str, upstream: object) -> None:
         """Close the parts of a finished item; `upstream` is the list of the server."""
+        if item.kind not in ("message", "reasoning"):
+            return  # its lists pass as they are
         parts = item.parts[part_list]
         place = item.kind, part_list
         kinds = [kind for kind, spec in PART_TEXTS.items() if (spec.item_type, spec.part_list) == place]
