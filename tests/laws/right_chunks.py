@@ -29,6 +29,8 @@ class Contents:
     """The same call id in several choices."""
     cut_calls: bool = True
     """Truncated arguments, with the finish reason `length`."""
+    trailing_space: bool = True
+    """White space after the arguments, also when the next call has begun."""
 
 
 ALL = Contents()
@@ -451,6 +453,8 @@ def _calls(draw: Random, contents: Contents, index: int, *, is_cut: bool) -> lis
             members["extra_content"] = [{"google": {"thought_signature": "sig=="}}]
         if draw.random() < 0.1:
             members["function.x_function"] = [value(draw)]
+        if contents.trailing_space:
+            json_value += draw.choice(("", "", "\n", " "))
         if contents.custom_calls and draw.random() < 0.2:
             text = draw.choice(("ls -l", "*** Begin Patch\n", '{"a":', "é", "data: [DONE]"))
             calls.append(Call(id, "custom", draw.choice(_NAMES), text, members))
@@ -480,7 +484,7 @@ def _call_deltas(draw: Random, calls: list[Call]) -> list[Json]:
                 first[name] = values[0]
         queues.append([first, *({"index": number, holder: {text: piece}} for piece in pieces)])
     entries: list[Json] = []
-    if draw.random() < 0.3:
+    if draw.random() < 0.5:
         begun = 0
         while any(queues):
             ready = [position for position, queue in enumerate(queues) if queue and position <= begun]

@@ -8,6 +8,7 @@ from tests.protocol.build import numbered, rules
 from tests.table import table
 from welldone.protocol.events import Event, Failure, Json, ToolArguments, ToolCall
 from welldone.protocol.repair_log import RepairLog
+from welldone.protocol.request_facts import RequestFacts
 from welldone.protocol.tool_calls import CALLS_LIMIT, HeldBytesBudget, JsonEndDetector, ToolCallAssembler
 
 Piece: TypeAlias = ToolCall | ToolArguments
@@ -24,9 +25,9 @@ def call_piece(number: int, text: str, extra: Json | None = None) -> ToolArgumen
 class Assembled:
     """Events of pieces: `first` while they arrive, `rest` at the end."""
 
-    def __init__(self, *pieces: Piece, is_legacy: bool = False, is_cut: bool = False) -> None:
+    def __init__(self, *pieces: Piece, facts: RequestFacts | None = None, is_cut: bool = False) -> None:
         repair_log = RepairLog()
-        self.calls = ToolCallAssembler(0, repair_log, numbered("new"), HeldBytesBudget(), is_legacy=is_legacy)
+        self.calls = ToolCallAssembler(0, repair_log, numbered("new"), HeldBytesBudget(), facts or RequestFacts())
         self.first: list[Event] = []
         for piece in pieces:
             if isinstance(piece, ToolCall):
@@ -79,6 +80,12 @@ B: list[Piece] = [call_start(1, "b", "put"), call_piece(1, '{"y":2}')]
         ([call_start(1, "a", "get"), call_piece(1, '{"x":1}')], A, ["tool-index-contiguous"]),
         ([*A, call_start(7, "b", "put"), call_piece(7, '{"y":2}')], A + B, ["tool-index-contiguous"]),
         ([call_start(-1, "a", "get"), call_piece(-1, '{"x":1}')], A, []),
+        # two calls of one tool at one index
+        (
+            [*A, call_start(0, "b", "get"), call_piece(0, '{"y":2}')],
+            [*A, call_start(1, "b", "get"), call_piece(1, '{"y":2}')],
+            ["tool-index-distinct"],
+        ),
         (
             [
                 call_start(-1, "a", "get"),
@@ -164,7 +171,7 @@ def test_a_duplicate_id_is_replaced() -> None:
 
 
 def test_a_deprecated_function_call_needs_no_id() -> None:
-    assembled = Assembled(call_start(0, "", "get"), call_piece(0, "{}"), is_legacy=True)
+    assembled = Assembled(call_start(0, "", "get"), call_piece(0, "{}"), facts=RequestFacts(uses_legacy_functions=True))
     assert assembled.all == [call_start(0, "new1", "get"), call_piece(0, "{}")]
     assert assembled.rules == []
 
@@ -193,9 +200,28 @@ def test_an_empty_object_may_be_the_real_arguments() -> None:
     assert assembled.first == []
     assert assembled.rest == [call_start(0, "a", "get"), call_piece(0, "{}")]
     followed = Assembled(call_start(0, "a", "get"), call_piece(0, "{}"), call_start(1, "b", "put"), call_piece(1, "{}"))
-    assert followed.first == [call_start(0, "a", "get"), call_piece(0, "{}")]
-    assert followed.rest == [call_start(1, "b", "put"), call_piece(1, "{}")]
+    assert followed.first == []
+    assert followed.rest == [
+        call_start(0, "a", "get"),
+        call_piece(0, "{}"),
+        call_start(1, "b", "put"),
+        call_piece(1, "{}"),
+    ]
     assert followed.rules == []
+
+
+def test_an_empty_object_is_sent_with_the_arguments_of_a_later_call() -> None:
+    empty: list[Piece] = [
+        call_start(0, "a", "get"),
+        call_piece(0, "{}"),
+        call_start(1, "b", "get"),
+        call_piece(1, "{}"),
+    ]
+    assembled = Assembled(*empty, call_start(2, "c", "put"), call_piece(2, '{"x":1}'))
+    assert assembled.first == [*empty, call_start(2, "c", "put"), call_piece(2, '{"x":1}')]
+    # The call between has no arguments yet: the second repair of this output would wait for them too.
+    waiting = Assembled(*empty[:2], call_start(1, "b", "get"), call_start(2, "c", "put"), call_piece(2, '{"x":1}'))
+    assert waiting.first == []
 
 
 def test_the_start_of_a_call_is_held_after_a_placeholder() -> None:
@@ -254,10 +280,50 @@ def test_a_name_after_complete_arguments_is_a_new_call_if_arguments_follow() -> 
         assert assembled.all == [call_start(0, "new1", "get"), A[1], call_start(1, "new2", "put"), B[1]]
 
 
-def test_pieces_of_a_closed_call_are_dropped() -> None:
-    assembled = Assembled(*A, *B, call_piece(0, "{}"))
+@table("text", ["{}", "}", " x"])
+def test_more_arguments_of_a_complete_call_are_a_failure(text: str) -> None:
+    assembled = Assembled(*A, *B, call_piece(0, text))
     assert assembled.all == A + B
-    assert assembled.rules == ["tool-one-at-a-time"]
+    assert assembled.calls.failure == Failure(
+        "the server sent more arguments of the tool call 'get' after the next call",
+        "upstream_error",
+        None,
+        "bad_upstream_stream",
+    )
+
+
+LATE: list[Piece] = [call_piece(0, "\n")]
+
+
+@table(
+    ("pieces", "late", "recorded"),
+    [
+        ([*A, *B, call_piece(0, "\n")], LATE, []),
+        ([*A, *B, call_piece(0, "", {"s": 1})], [call_piece(0, "", {"s": 1})], []),
+        ([*A, *B, call_start(0, "a", "", {"s": 1})], [call_piece(0, "", {"s": 1})], ["tool-id-once"]),
+        ([*A, B[0], call_piece(1, '{"y"'), call_piece(0, "\n"), call_piece(1, ":2}")], LATE, ["tool-one-at-a-time"]),
+    ],
+)
+def test_white_space_and_fields_of_a_complete_call_follow_the_last_call(
+    pieces: list[Piece], late: list[Piece], recorded: list[str]
+) -> None:
+    assembled = Assembled(*pieces)
+    assert assembled.rest == late
+    assert "".join(event.text for event in assembled.first if isinstance(event, ToolArguments)) == '{"x":1}{"y":2}'
+    assert assembled.rules == recorded
+    assert assembled.calls.failure is None
+
+
+def test_white_space_before_the_arguments_of_the_next_call_stays_in_place() -> None:
+    assembled = Assembled(*A, B[0], call_piece(0, "\n"), B[1])
+    assert assembled.all == [*A, call_piece(0, "\n"), *B]
+
+
+def test_a_dialect_that_ends_calls_drops_white_space_after_the_end() -> None:
+    assembled = Assembled(
+        *A, *B, call_piece(0, "\n"), call_start(0, "a", "", {"s": 1}), facts=RequestFacts(ends_calls=True)
+    )
+    assert assembled.all == A + B
 
 
 @table(
@@ -374,7 +440,7 @@ def test_more_calls_than_the_limit_are_a_failure() -> None:
 
 
 def test_held_pieces_of_interleaved_calls_are_limited() -> None:
-    calls = ToolCallAssembler(0, RepairLog(), numbered("new"), HeldBytesBudget())
+    calls = ToolCallAssembler(0, RepairLog(), numbered("new"), HeldBytesBudget(), RequestFacts())
     out: list[Event] = []
     calls.start_call(call_start(0, "a", "get"), out)
     calls.start_call(call_start(1, "b", "put"), out)
@@ -386,7 +452,7 @@ def test_held_pieces_of_interleaved_calls_are_limited() -> None:
         None,
         "bad_upstream_stream",
     )
-    assert out == [call_start(0, "a", "get")]
+    assert out == []
 
 
 @pytest.mark.no_cover

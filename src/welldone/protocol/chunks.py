@@ -85,10 +85,10 @@ class ChunkReader:
             failure = self._read_choice(choice, position, events)
             if failure is not None:
                 return failure
+        is_empty = bool(choices) and len(events) == before + extras
         if chunk.get("usage") is not None:
-            is_dummy = bool(choices and self._finished) and len(events) == before + extras
-            self._read_usage(chunk, choices, events, is_dummy=is_dummy)
-        if choices and len(events) == before + extras:
+            self._read_usage(chunk, choices, events, is_dummy=is_empty and bool(self._finished))
+        if is_empty and (extras or len(events) == before):
             indexes = [choice.get("index") for choice in choices if isinstance(choice, dict)]
             lowest = min((index for index in indexes if type(index) is int and index >= 0), default=0)
             events.append(_flush_event(lowest) if extras else ev.KeepAlive(is_chunk=True))

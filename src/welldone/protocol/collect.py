@@ -224,8 +224,8 @@ def _add_event(
             choice.tool_calls.append(CollectedToolCall(event.id, event.name, is_custom=event.is_custom))
             _add_extra_fields(choice.tool_calls[-1], event)
         case ev.ToolArguments():
-            choice.tool_calls[-1].pieces.append(event.text)
-            _add_extra_fields(choice.tool_calls[-1], event)
+            choice.tool_calls[event.call_index].pieces.append(event.text)
+            _add_extra_fields(choice.tool_calls[event.call_index], event)
         case ev.Logprobs(value=value):
             choice.logprobs = {} if choice.logprobs is None else choice.logprobs
             accumulate_latest(choice.logprobs, value, appends_lists=True)

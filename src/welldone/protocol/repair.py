@@ -301,8 +301,8 @@ class EventRepairer:
     def _get_choice(self, index: int) -> _ChoiceRepair:
         choice = self._choices.get(index)
         if choice is None:
-            log, is_legacy = self._repair_log, self._facts.uses_legacy_functions
-            calls = ToolCallAssembler(index, log, self._new_call_id, self._held_budget, is_legacy=is_legacy)
+            log = self._repair_log
+            calls = ToolCallAssembler(index, log, self._new_call_id, self._held_budget, self._facts)
             choice = _ChoiceRepair(index, calls, log, is_cumulative=self.options.text == "cumulative")
             self._choices[index] = choice
         return choice

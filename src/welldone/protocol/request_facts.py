@@ -51,6 +51,8 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the text must be a JSON object without a schema: `response_format` json_object."""
     needs_object_arguments: bool = False
     """Whether the client's dialect sends tool arguments as an object, so that other arguments cannot be sent."""
+    ends_calls: bool = False
+    """Whether the client's dialect ends a tool call before the next one, so that nothing can be added to it."""
     stop_strings: tuple[str, ...] = ()
     """Stop strings to match here, in a stream with one choice; the upstream request has none."""
     tool_names: frozenset[str] = frozenset()

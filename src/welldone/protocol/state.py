@@ -141,7 +141,9 @@ class StreamStateMachine:
                 return True
             case ev.ToolArguments(index=index, call_index=call):
                 is_empty = not (event.text or event.extra_fields or event.inner_extra_fields)
-                return call == self._call_counts[index] - 1 and not is_empty
+                # White space and fields may follow the start of a later call.
+                is_known = 0 <= call < self._call_counts[index]
+                return is_known and (call == self._call_counts[index] - 1 or not event.text.strip()) and not is_empty
             case ev.UnknownFields(index=index, in_own_chunk=True):
                 return index in self.choice_states
             case _:

@@ -14,6 +14,7 @@ from welldone.protocol.events import Event, Failure, Json, ToolArguments, ToolCa
 from welldone.protocol.fields import bad_stream_failure, incomplete_stream_failure
 from welldone.protocol.lenient_json import normalise_object_text
 from welldone.protocol.repair_log import RepairLog
+from welldone.protocol.request_facts import RequestFacts
 from welldone.protocol.text_filters import BufferedText, ByteBudget, is_valid_json
 
 CALLS_LIMIT = 1024
@@ -114,8 +115,7 @@ class ToolCallAssembler:
         repair_log: RepairLog,
         new_call_id: Callable[[], str],
         budget: HeldBytesBudget,
-        *,
-        is_legacy: bool = False,
+        facts: RequestFacts,
     ) -> None:
         self.failure: Failure | None = None
         """Set when the calls cannot be assembled."""
@@ -128,7 +128,8 @@ class ToolCallAssembler:
         self._new_call_id = new_call_id
         self._ids: dict[str, None] = {}
         self._budget = budget
-        self._is_legacy = is_legacy  # a deprecated `function_call` has no id
+        self._is_legacy = facts.uses_legacy_functions  # a deprecated `function_call` has no id
+        self._ends_calls = facts.ends_calls
         self._calls: list[_PartialToolCall] = []
         self._by_number: dict[int, _PartialToolCall] = {}
         self._by_id: dict[str, _PartialToolCall] = {}
@@ -174,18 +175,17 @@ class ToolCallAssembler:
             call = self._by_number.get(event.call_index) or self._new_call(event.call_index)
         else:
             call = self._calls[-1] if self._calls else self._new_call(event.call_index)
-        if call.is_closed:
-            # The call was complete when the next one started: more text would corrupt it.
-            self._repair_log.record("tool-one-at-a-time", event.text)
-            if event.text.strip():
-                self.failure = bad_stream_failure("arguments of a tool call that has ended")
+        if call.is_closed and event.text.strip():
+            self.failure = bad_stream_failure(f"more arguments of the tool call {call.name!r} after the next call")
             return
         call.is_custom |= event.is_custom and not (call.is_emitted or call.has_arguments)
         if not call.is_custom:
             self._track_json(call, event.text)
         call.has_arguments |= event.text != ""
         self._hold(call, event)
-        if call is not self._calls[-1] and not self._calls[-1].is_only_repeat:
+        last = self._calls[-1]
+        is_trailing = not event.text.strip() and last.json_end.is_complete
+        if call is not last and not last.is_only_repeat and not is_trailing:
             self._repair_log.record("tool-one-at-a-time", event.text)
         self._emit_ready(out)
 
@@ -217,6 +217,9 @@ class ToolCallAssembler:
         self._drop_repeat()
         self._is_cut = is_cut
         self._emit_ready(out, is_final=True)
+        # White space and fields of calls that had ended; the white space may be dropped, since their JSON is complete.
+        for number, call in enumerate([] if self._ends_calls else self._calls[: self._open_position]):
+            self._emit_arguments(call, number, out)
 
     def _find_call(self, event: ToolCall) -> _PartialToolCall | None:
         """The call of a piece with an id or a name; None for a new call."""
@@ -287,13 +290,15 @@ class ToolCallAssembler:
         """Emit the open call, and the next ones once it is complete."""
         if self._budget.held_bytes > self._budget.LIMIT_BYTES:
             self.failure = bad_stream_failure("interleaved tool calls that exceed the buffer limit")
+        settled = 0
         while self._open_position < len(self._calls) and self.failure is None:
             call = self._calls[self._open_position]
-            is_followed = len(self._calls) - self._calls[-1].is_only_repeat > self._open_position + 1
-            is_settled = is_final or is_followed
-            if not call.is_emitted and not self._emit_start(call, out, is_settled=is_settled, is_final=is_final):
+            if self._open_position >= settled:
+                settled = self._find_settled_position()
+            is_followed = self._open_position < settled
+            if not call.is_emitted and not self._emit_start(call, out, is_followed=is_followed, is_final=is_final):
                 return
-            self._emit_arguments(call, out)
+            self._emit_arguments(call, self._emitted_count - 1, out)
             if not (is_final or (is_followed and call.json_end.is_complete)):
                 return
             if not (call.has_arguments or call.is_custom or self._is_cut):
@@ -307,13 +312,24 @@ class ToolCallAssembler:
             call.is_closed = True
             self._open_position += 1
 
-    def _emit_start(self, call: _PartialToolCall, out: list[Event], *, is_settled: bool, is_final: bool) -> bool:
-        """Start a call once arguments or a later call show that its name is complete; return whether it started."""
+    def _find_settled_position(self) -> int:
+        """Position of the next call with more arguments than a placeholder; 0 if an earlier one has none yet."""
+        position = self._open_position + 1
+        while position < len(self._calls) and self._calls[position].has_placeholder:
+            position += 1
+        return position if position < len(self._calls) and self._calls[position].has_arguments else 0
+
+    def _emit_start(self, call: _PartialToolCall, out: list[Event], *, is_followed: bool, is_final: bool) -> bool:
+        """Start a call once its arguments show that its name is complete; return whether it started.
+
+        An empty object waits for the arguments of a later call: each call that is sent is followed by what it waited
+        for, so that repairing the output again moves nothing.
+        """
         if not call.name:
             if is_final:
                 self.failure = incomplete_stream_failure("the server sent a tool call without a name")
             return False
-        if not is_settled and (call.has_placeholder or not call.has_arguments):
+        if not is_final and (not call.has_arguments or (call.has_placeholder and not is_followed)):
             return False
         if not call.id or call.id in self._ids:
             self._repair_log.record_if(not self._is_legacy, "tool-id-stable" if call.id else "tool-id-first", call.id)
@@ -325,8 +341,7 @@ class ToolCallAssembler:
         self._emitted_count += 1
         return True
 
-    def _emit_arguments(self, call: _PartialToolCall, out: list[Event]) -> None:
-        number = self._emitted_count - 1
+    def _emit_arguments(self, call: _PartialToolCall, number: int, out: list[Event]) -> None:
         for piece in self._take_pending(call):
             if not call.is_custom:
                 call.arguments_text.add(piece.text)

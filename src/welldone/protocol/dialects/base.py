@@ -103,5 +103,5 @@ class TranslatedDialect(Dialect):
         return fallback if upstream is None else msgspec.structs.replace(fallback, model=upstream.model)
 
     def restrict(self, facts: RequestFacts, *, is_stream: bool) -> RequestFacts:
-        """Allow one choice."""
-        return msgspec.structs.replace(facts, choice_count=1)
+        """Allow one choice; a streamed call ends before the next one."""
+        return msgspec.structs.replace(facts, choice_count=1, ends_calls=is_stream)

@@ -39,8 +39,8 @@ class GeminiDialect(TranslatedDialect):
         self.includes_thoughts = includes_thoughts
 
     def restrict(self, facts: RequestFacts, *, is_stream: bool) -> RequestFacts:
-        """Allow several candidates."""
-        return facts
+        """Allow several candidates; a streamed call ends before the next one."""
+        return msgspec.structs.replace(facts, ends_calls=is_stream)
 
     def make_writer(self, envelope: Envelope, usage_source: UsageSource) -> "GeminiWriter":
         """Return a stream writer."""
