@@ -343,6 +343,12 @@ CALLS = [
     ),
     Case(
         "tool-id-stable",
+        called(GET[0], call_start(0, "call_z", "get"), GET[1]),
+        CALLED,
+        ("tool-index-distinct",),
+    ),
+    Case(
+        "tool-id-stable",
         called(*GET, call_start(1, "call_a", "put"), PUT[1]),
         called(*GET, call_start(1, "call_ours1", "put"), PUT[1]),
     ),

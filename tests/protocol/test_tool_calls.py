@@ -327,6 +327,45 @@ def test_a_dialect_that_ends_calls_drops_white_space_after_the_end() -> None:
 
 
 @table(
+    "again",
+    [
+        [call_start(0, "b", "get")],
+        [call_start(0, "b", "get"), call_start(0, "c", "get")],
+        [call_start(0, "b", "get"), call_start(0, "b", "get")],
+        [call_start(0, "b", "get"), call_start(0, "a", "get")],
+    ],
+)
+def test_a_call_that_starts_again_with_another_id_is_one_call(again: list[Piece]) -> None:
+    assembled = Assembled(call_start(0, "a", "get"), *again, call_piece(0, '{"x":1}'))
+    assert assembled.all == A
+    assert {"tool-id-stable", "tool-index-distinct"} <= set(assembled.rules)
+    # The second id belongs to it from then on.
+    repeated = Assembled(call_start(0, "a", "get"), *again, call_piece(0, '{"x":'), again[0], call_piece(0, "1}"))
+    assert repeated.all == [A[0], call_piece(0, '{"x":'), call_piece(0, "1}")]
+
+
+def test_a_call_that_starts_again_keeps_the_fields_of_both_starts() -> None:
+    starts = [call_start(0, "a", "get", {"s": 1}), call_start(0, "b", "get", {"t": 2})]
+    assert Assembled(*starts, call_piece(0, '{"x":1}')).all == [call_start(0, "a", "get", {"s": 1, "t": 2}), A[1]]
+
+
+def test_starts_of_one_tool_without_arguments_are_separate_calls() -> None:
+    starts: list[Piece] = [call_start(0, "a", "get", {"s": 1}), call_start(0, "b", "get", {"t": 2})]
+    more: list[Piece] = [call_start(1, "c", "put"), call_piece(1, '{"y":2}')]
+    for after in (more[:0], more):
+        assembled = Assembled(*starts, *after)
+        expected = [
+            call_start(0, "a", "get", {"s": 1}),
+            call_piece(0, "{}"),
+            call_start(1, "b", "get", {"t": 2}),
+            call_piece(1, "{}"),
+            *([call_start(2, "c", "put"), call_piece(2, '{"y":2}')] if after else []),
+        ]
+        assert assembled.all == expected
+        assert {"tool-args-no-arg-call", "tool-index-distinct"} <= set(assembled.rules)
+
+
+@table(
     ("pieces", "recorded"),
     [
         ([*A, *B], []),

@@ -175,6 +175,8 @@ class ToolCallAssembler:
             call = self._by_number.get(event.call_index) or self._new_call(event.call_index)
         else:
             call = self._calls[-1] if self._calls else self._new_call(event.call_index)
+        if event.text:
+            call = self._first_start(call)
         if call.is_closed and event.text.strip():
             self.failure = bad_stream_failure(f"more arguments of the tool call {call.name!r} after the next call")
             return
@@ -188,6 +190,22 @@ class ToolCallAssembler:
         if call is not last and not last.is_only_repeat and not is_trailing:
             self._repair_log.record("tool-one-at-a-time", event.text)
         self._emit_ready(out)
+
+    def _first_start(self, call: _PartialToolCall) -> _PartialToolCall:
+        """The first start of a call that arguments follow, if it started several times with different ids.
+
+        Without arguments between, they are one call. Without arguments at all, each may be a call without parameters.
+        """
+        first = call.previous
+        while first is not None and first.id and call.id and first.name == call.name and not first.has_arguments:
+            self._repair_log.record("tool-id-stable", call.id)
+            first.extra_fields.update(call.extra_fields)
+            first.inner_extra_fields.update(call.inner_extra_fields)
+            first.pending += call.pending
+            self._calls.remove(call)
+            self._by_number[call.number] = self._by_id[call.id] = first
+            call, first = first, first.previous
+        return call
 
     def _hold(self, call: _PartialToolCall, piece: ToolArguments) -> None:
         call.pending.append(piece)
@@ -226,7 +244,7 @@ class ToolCallAssembler:
         call = self._by_number.get(event.call_index) if event.call_index >= 0 else self._find_unnumbered_call(event)
         if call is None:
             return None
-        if event.id and call.id and event.id != call.id:
+        if event.id and call.id and event.id != call.id and self._by_id.get(event.id) is not call:
             return None if event.name else call
         if event.name and not event.id and call.has_arguments and call.json_end.is_complete:
             return None
