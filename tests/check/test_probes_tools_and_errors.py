@@ -12,7 +12,6 @@ from tests.http.aio import run
 from tests.table import table
 from welldone.check.probe_client import ProbeClient, ServerFacts
 from welldone.check.probes import errors, text, tools
-from welldone.check.probes.tools import find_tool_markup
 from welldone.check.session import Probe, Session, UnsupportedError
 from welldone.check.settings import CheckSettings
 from welldone.mock.faults import FAULT_REPLIES
@@ -20,6 +19,7 @@ from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import HELLO_REPLY, MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
 from welldone.protocol.catalog import RULES
+from welldone.rules.tool_markup import find_tool_markup
 
 Handler = Callable[[MockHttpRequest], MockReply]
 
@@ -160,7 +160,7 @@ def test_a_call_in_spite_of_tool_choice_none_is_reported() -> None:
     ],
 )
 def test_markup_is_recognised(text: str) -> None:
-    assert find_tool_markup(text, "get_weather")
+    assert find_tool_markup(text, ["get_weather"])
 
 
 @table(
@@ -179,7 +179,7 @@ def test_markup_is_recognised(text: str) -> None:
     ],
 )
 def test_other_text_is_not_markup(text: str) -> None:
-    assert find_tool_markup(text, "get_weather") is None
+    assert find_tool_markup(text, ["get_weather"]) is None
 
 
 # ---- answers that must be JSON

@@ -12,6 +12,7 @@ import msgspec
 from welldone.check.probe_client import OVERLOAD_STATUSES
 from welldone.check.reading import READERS
 from welldone.rules.checks import ALL_CHECKS
+from welldone.rules.judge import judge
 from welldone.rules.view import anthropic, responses
 from welldone.rules.view.anthropic import content_blocks
 from welldone.rules.view.choices import REASONING_FIELDS, as_list, as_object
@@ -67,6 +68,11 @@ def _has_parallel_tool_calls(view: TraceView) -> bool:
 def _has_buffered_tool_call(view: TraceView) -> bool:
     choices = as_list(view.reply_object.get("choices"))
     return any(as_object(as_object(choice).get("message")).get("tool_calls") for choice in choices)
+
+
+def _has_tool_call_or_markup(view: TraceView) -> object:
+    has_call = any(choice.tool_calls for choice in view.choices) or _has_buffered_tool_call(view)
+    return has_call or judge(view.trace, ["tool-no-markup-leak"]).counts
 
 
 def _has_legacy_function_call(view: TraceView) -> bool:
@@ -169,6 +175,7 @@ CONDITIONS = (
     Condition("err-retry-after", lambda v: v.trace.status in OVERLOAD_STATUSES, "the server was never overloaded"),
     # ---- chat and completions
     Condition("tool fin-tool-calls", lambda v: any(choice.tool_calls for choice in v.choices), _NO_TOOL_CALL),
+    Condition("tool-no-markup-leak", _has_tool_call_or_markup, _NO_TOOL_CALL),
     Condition("ns-tool-calls", _has_buffered_tool_call, _NO_TOOL_CALL),
     Condition("tool-id-once tool-name-once tool-later-fields-absent", _has_tool_call_continuation, _NO_TOOL_CALL),
     Condition("tool-index-distinct", _has_parallel_tool_calls, _NO_TOOL_CALL),

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from welldone.rules.rule_check import CheckList, Violation
+from welldone.rules.tool_markup import find_named_markup, find_tool_markup
 from welldone.rules.view import choices
 from welldone.rules.view.choices import ARGUMENTS_MEMBER, AssembledToolCall, ChoiceDelta, ChoiceView, ToolCallDelta
-from welldone.rules.view.view import TraceView
+from welldone.rules.view.view import ReplyKind, TraceView
 
 TRUNCATING_FINISH_REASONS = ("length", "content_filter")
 """Reasons after which a call may be incomplete."""
@@ -171,6 +172,29 @@ def _one_at_a_time(view: TraceView) -> Iterator[Violation]:
             # White space and fields after the last call change no call, and repair can only pass them on.
             if part.is_late and (number < last or str(part.arguments).strip()):
                 yield Violation(part, part.entry, "all deltas of one call before the next call begins")
+
+
+@CHECKS.rule("tool-no-markup-leak", ReplyKind.STREAM, ReplyKind.WHOLE, needs=("request",))
+def _no_markup_leak(view: TraceView) -> Iterator[Violation]:
+    # The text alone is no proof: a user may ask for it. It is one beside a call, and in place of a required one.
+    request = view.trace.request or {}
+    tools = map(choices.as_object, choices.as_list(request.get("tools")))
+    names = {choices.as_text(choices.as_object(tool.get("function")).get("name")) for tool in tools} - {""}
+    choice = request.get("tool_choice")
+    is_required = choice == "required" or choices.as_object(choice).get("type") in ARGUMENTS_MEMBER
+    for location, text, has_calls in _answers(view) if names and choice != "none" else ():
+        find = find_named_markup if has_calls else find_tool_markup if is_required else None
+        if find is not None and (markup := find(text, names)) is not None:
+            yield Violation(location, {"content": markup}, "tool_calls, and no markup in content")
+
+
+def _answers(view: TraceView) -> Iterator[tuple[ChoiceDelta | None, str, bool]]:
+    """Yield the last delta, the text, and whether there are tool calls, of each choice."""
+    for choice in view.choices:
+        yield choice.deltas[-1], choice.text, bool(choice.tool_calls)
+    for whole in choices.as_list(view.reply_object.get("choices")) if view.reply_kind is ReplyKind.WHOLE else ():
+        message = choices.as_object(choices.as_object(whole).get("message"))
+        yield None, choices.as_text(message.get("content")), bool(message.get("tool_calls"))
 
 
 @CHECKS.each("tool-no-content-in-same-delta", lambda view: view.choice_deltas)

@@ -129,8 +129,6 @@ class AssembledToolCall:
         self.index = index
         self.deltas: list[ToolCallDelta] = []
         self.id = ""
-        self.known_ids: set[str] = set()
-        """Its id, and those of further starts without arguments between: a client would run the call for each."""
         self.name = ""
         self.has_arguments = False
 
@@ -203,8 +201,9 @@ def _assemble_tool_calls(choice_deltas: list[ChoiceDelta]) -> list[ToolCallDelta
             index = lenient_index(entry.get("index"))
             identity, name = as_text(entry.get("id")), as_text(as_object(entry.get(call_type(entry))).get("name"))
             call = last if index is None else by_index.get(index)
-            has_new_id = call is not None and identity != "" and call.id != "" and identity not in call.known_ids
+            has_new_id = call is not None and identity != "" and call.id not in ("", identity)
             has_new_name = call is not None and index is None and not identity and name != "" and call.name != ""
+            # A second start without arguments between: the call of the first one, with another id.
             is_repeated = call is not None and name == call.name and not call.has_arguments
             clashes = index is not None and has_new_id and name != "" and not is_repeated
             is_first = call is None or clashes or (index is None and (has_new_id or has_new_name))
@@ -215,8 +214,6 @@ def _assemble_tool_calls(choice_deltas: list[ChoiceDelta]) -> list[ToolCallDelta
                     by_index[index] = call
             previous_id = call.id
             call.id, call.name = call.id or identity, call.name or name
-            if name or identity == call.id:
-                call.known_ids.add(identity)
             is_late = call.number < count - 1
             deltas.append(ToolCallDelta(choice_delta, entry, call, is_first, clashes, is_late, previous_id))
             call.deltas.append(deltas[-1])
