@@ -34,15 +34,22 @@ spaces = st.text(alphabet=" \n\t", max_size=3)
 
 
 @st.composite
-def call_texts(draw: st.DrawFn) -> str:
-    """Texts that are a call, or nearly one."""
+def call_objects(draw: st.DrawFn) -> dict[str, Any]:
+    """Objects that are a call, or nearly one."""
     member = draw(st.sampled_from(["arguments", "arguments", "parameters", "args"]))
     members: list[tuple[str, Any]] = [("name", draw(st.sampled_from(["get", "any", "put"]))), (member, draw(arguments))]
     if draw(st.booleans()):
         members.reverse()
     call = dict(members)
     if draw(st.integers(0, 9)) == 0:
-        call["extra"] = draw(values)
+        call[draw(st.sampled_from(["extra", "type"]))] = draw(st.one_of(values, st.just("function")))
+    return call
+
+
+@st.composite
+def call_texts(draw: st.DrawFn) -> str:
+    """Texts that are calls, or nearly so."""
+    call = draw(st.one_of(call_objects(), call_objects(), st.lists(call_objects(), max_size=3)))
     text = json.dumps(call, ensure_ascii=draw(st.booleans()), indent=draw(st.sampled_from([None, 0, 2])))
     opening, ending = draw(
         st.sampled_from([("", ""), ("", ""), ("```json\n", "\n```"), ("```", "```"), ("```js\n", "```")])
@@ -61,21 +68,29 @@ def texts(draw: st.DrawFn) -> str:
     return text or "x"
 
 
-def expected_call(text: str) -> tuple[str, Any] | None:
-    """The call that a text is, by another parser."""
-    found = re.fullmatch(r"\s*(?:```(?:json)?\s*(\{.*\})\s*```|(\{.*\}))\s*", text, re.DOTALL)
+def expected_calls(text: str) -> list[tuple[str, Any]] | None:
+    """The calls that a text is, by another parser."""
+    value = r"(\{.*\}|\[.*\])"
+    found = re.fullmatch(rf"\s*(?:```(?:json)?\s*{value}\s*```|{value})\s*", text, re.DOTALL)
     if found is None:
         return None
 
     def unique(pairs: list[tuple[str, Any]]) -> Any:  # noqa: ANN401 - any JSON value
-        return None if len(dict(pairs)) < len(pairs) and {"name"} & {key for key, _ in pairs} else dict(pairs)
+        return None if len(dict(pairs)) < len(pairs) and {"name", "type"} & {key for key, _ in pairs} else dict(pairs)
 
     try:
         call = json.loads(found[1] or found[2], object_pairs_hook=unique)
         json.dumps(call, ensure_ascii=False, allow_nan=False).encode()  # no lone surrogates, infinity or NaN
     except ValueError:
         return None
-    if not isinstance(call, dict) or set(call) not in ({"name", "arguments"}, {"name", "parameters"}):
+    calls = [_expected_call(one) for one in (call if isinstance(call, list) else [call])]
+    return [one for one in calls if one is not None] if calls and None not in calls else None
+
+
+def _expected_call(call: object) -> tuple[str, Any] | None:
+    if not isinstance(call, dict) or set(call) - {"type"} not in ({"name", "arguments"}, {"name", "parameters"}):
+        return None
+    if call.get("type", "function") != "function":
         return None
     given_arguments = call.get("arguments", call.get("parameters"))
     if call["name"] not in ("get", "any") or not isinstance(given_arguments, dict):
@@ -100,13 +115,12 @@ def converted(pieces: list[str], *, has_logprobs: bool = False) -> CollectedChoi
 def test_only_a_whole_call_is_converted_however_it_is_split(text: str, cuts: list[int], has_logprobs: bool) -> None:
     ends = [*sorted({cut for cut in cuts if cut < len(text)}), len(text)]
     pieces = [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-    call = expected_call(text)
+    calls = expected_calls(text)
     answers = [converted(split, has_logprobs=has_logprobs) for split in (pieces, list(text), [text])]
-    if call is None:
+    if calls is None:
         assert [answer.text for answer in answers] == [text] * 3
         return
     for answer in answers:
-        (found,) = answer.tool_calls
-        assert (found.name, json.loads(found.arguments)) == call
-        assert found.arguments in text
+        assert [(found.name, json.loads(found.arguments)) for found in answer.tool_calls] == calls
+        assert all(found.arguments in text for found in answer.tool_calls)
         assert (answer.text, answer.finish_reason, answer.logprobs) == ("", "tool_calls", None)

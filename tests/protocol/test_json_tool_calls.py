@@ -62,6 +62,8 @@ BODY: dict[str, Any] = {
     ],
 }
 CALL = '{"name": "get", "arguments": {"city": "Oslo", "days": 2}}'
+LLAMA = '{"type": "function", "name": "end", "parameters": {}}'
+"""The form in which Llama 4 answers (https://github.com/vllm-project/vllm/issues/46863)."""
 QWEN = '```json\n{\n  "name": "get",\n  "arguments": {\n    "city": "Oslo"\n  }\n}\n```'
 """The form in which Qwen2.5-Coder answers (https://github.com/ardanlabs/kronk/pull/950), one character per chunk."""
 SPACE = "\n" * 257
@@ -74,7 +76,7 @@ def tools() -> CallableTools:
 
 
 def converted(*events: Event) -> list[Event]:
-    ids = iter(f"call_{number}" for number in range(1, 100))
+    ids = iter(f"call_{number}" for number in range(1, 200))
     return JsonCallConverter(tools(), ids.__next__, RepairLog()).feed(list(events))
 
 
@@ -91,6 +93,8 @@ def answer_of(text: str, reason: str = "stop", *, is_split: bool = False) -> lis
         (f" \n{CALL}\n\n", "get", '{"city": "Oslo", "days": 2}'),
         (f"```\n{CALL}```\n", "get", '{"city": "Oslo", "days": 2}'),
         ('{"arguments":{},"name":"end"}', "end", "{}"),
+        (LLAMA, "end", "{}"),
+        (f"[{LLAMA}]", "end", "{}"),
         ('{"name": "get", "parameters": {"city": ""}}', "get", '{"city": ""}'),
         ('{"name": "\\u0067et", "arguments": {"city": "\\"}\\u00e9\\\\"}}', "get", '{"city": "\\"}\\u00e9\\\\"}'),
         (
@@ -110,16 +114,53 @@ def test_text_that_is_only_a_call_becomes_the_call(text: str, name: str, argumen
         ]
 
 
+@table(
+    "text",
+    [
+        f"[{CALL}, {LLAMA}]",
+        f"```json\n[\n{CALL},\n  {LLAMA}\n]\n```",
+        f" [ {CALL} , {LLAMA} ] ",
+    ],
+)
+def test_a_list_of_calls_becomes_the_calls(text: str) -> None:
+    for is_split in (False, True):
+        assert answer_of(text, is_split=is_split) == [
+            ChoiceStart(0),
+            ToolCall(0, 0, "call_1", "get"),
+            ToolArguments(0, 0, '{"city": "Oslo", "days": 2}'),
+            ToolCall(0, 1, "call_2", "end"),
+            ToolArguments(0, 1, "{}"),
+            Finish(0, "tool_calls"),
+        ]
+
+
+def test_a_list_of_more_calls_than_the_limit_stays_text() -> None:
+    for count_of_calls, reason in ((128, "tool_calls"), (129, "stop")):
+        assert answer_of(f"[{', '.join([LLAMA] * count_of_calls)}]")[-1] == Finish(0, reason)
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "Hello",
+        "[]",
+        f"[{CALL}",
+        f"[{CALL},]",
+        f"[{CALL} {CALL}]",
+        f"[{CALL}, 1]",
+        f"{CALL}]",
+        f"{CALL}, {CALL}",
+        f"[[{CALL}]]",
+        f'[{CALL}, {{"name": "put", "arguments": {{}}}}]',
+        f"[{CALL}] now",
+        f"[{CALL}, {{",
+        '{"type": "custom", "name": "end", "arguments": {}}',
+        '{"type": {}, "name": "end", "arguments": {}}',
         "  ",
         SPACE + CALL,
         f"I call {CALL}",
         f"{CALL} now",
         f"{CALL}{CALL}",
-        f"[{CALL}]",
         f"{CALL}```",
         f"{CALL}{SPACE}",
         f"```json\n{CALL}",
@@ -177,7 +218,7 @@ def test_any_other_text_passes_unchanged(text: str) -> None:
         (" \n Hello", 4),
         ("`x`", 2),
         ("```python\nx", 4),
-        ("```js\nx", 7),
+        ("```js\nx", 6),
         ('{"title": 1}', 8),
         ('{"name": "put", "a', 14),
         ('{"name": 7', 10),
@@ -301,7 +342,7 @@ def test_without_the_option_the_text_passes() -> None:
 
 def test_an_unconverted_call_is_still_counted() -> None:
     answer = pipeline()
-    sent_by(answer, stream(role(), *content_chunks(f"[{CALL}]"), finish()))
+    sent_by(answer, stream(role(), *content_chunks(f"[{CALL}, 1]"), finish()))
     assert (answer.result.converted_calls, answer.result.text_tool_calls) == (0, 1)
 
 

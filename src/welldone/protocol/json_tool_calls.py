@@ -1,9 +1,9 @@
-"""Conversion of an answer that is only the JSON of a tool call, bare or in one code fence, into that call.
+"""Conversion of an answer that is only the JSON of tool calls, bare or in one code fence, into those calls.
 
-Some models write `{"name": …, "arguments": {…}}` instead of the markup that their server parses: Qwen2.5-Coder does so
-in most answers. The text is converted where the operator allows it, and only if the whole of it is one call of a given
-tool with arguments that fit its schema. Any other text passes unchanged. It is held back only while it may be such a
-call: ordinary text not at all, a code block until its first character that is not `{`.
+Some models write `{"name": …, "arguments": {…}}`, or a list of such objects, instead of the markup that their server
+parses: Qwen2.5-Coder does so in most answers. The text is converted where the operator allows it, and only if the whole
+of it is calls of given tools with arguments that fit their schemas. Any other text passes unchanged. It is held back
+only while it may be such calls: ordinary text not at all, a code block up to a first character other than `{` and `[`.
 """
 
 import re
@@ -25,6 +25,7 @@ _NO_PARAMETERS: Json = {"type": "object", "additionalProperties": False}
 _SPACE_LIMIT = 256  # characters of white space before or after the JSON
 _NAME_LIMIT = 1024  # characters of a name in JSON
 _DEPTH_LIMIT = 64
+_CALLS_LIMIT = 128  # in a list: the limit of OpenAI's clients
 _SCALAR_LIMIT = 64  # characters of a number; longer ones do not survive in a double
 
 
@@ -63,6 +64,15 @@ _STRING_PIECE = re.compile(r'[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4
 _PARTIAL_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?")
 _SCALAR_PIECE = re.compile(r"[-+.0-9A-Za-z]*")
 _SCALAR = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|false|null")
+
+
+_MEMBERS = {
+    "name": "name",
+    "arguments": "arguments",  # Qwen2.5-Coder: jundot/omlx#2565; Ministral, in a list: ml-explore/mlx-lm#1374
+    "parameters": "arguments",  # Llama 3.2: ollama/ollama#13519; Llama 4: jundot/omlx#1153
+    "type": "type",  # always `function`; Llama 4: vllm-project/vllm#46863
+}
+"""Members of a call as models write them, with what they are."""
 
 
 class CallObjectScanner:
@@ -115,13 +125,14 @@ class CallObjectScanner:
         is_top = len(self._closers) == 1
         string, self._string = parse_strict(f'"{self._string}"'.encode()) if is_top else "", ""
         if not self._is_key:
-            self.is_broken = is_top and string not in self._names  # the value of `name`
+            allowed = ("function",) if self._members[-1] == "type" else self._names
+            self.is_broken = is_top and string not in allowed
             self._expected = _Expected.COMMA_OR_END
             return
         self._expected = _Expected.COLON
         if is_top:
-            member = "arguments" if string == "parameters" else string  # as Llama's models call them
-            self.is_broken = member not in ("name", "arguments") or member in self._members
+            member = _MEMBERS.get(string) if isinstance(string, str) else None
+            self.is_broken = member is None or member in self._members
             self._members.append(member)
 
     def _read_token(self, text: str, at: int) -> int:
@@ -139,7 +150,7 @@ class CallObjectScanner:
             closers.pop()
             self._expected = _Expected.COMMA_OR_END
             if not closers:
-                self.is_complete = len(self._members) == 2  # name and arguments
+                self.is_complete = {"name", "arguments"}.issubset(self._members)
                 self.is_broken = not self.is_complete
         elif expected in (_Expected.KEY, _Expected.KEY_OR_END) and sign == '"':
             self._is_in_string = self._is_key = True
@@ -151,7 +162,7 @@ class CallObjectScanner:
 
     def _start_value(self, text: str, at: int) -> int:
         sign, depth = text[at], len(self._closers)
-        is_wrong_member = depth == 1 and sign != ('"' if self._members[-1] == "name" else "{")
+        is_wrong_member = depth == 1 and sign != ("{" if self._members[-1] == "arguments" else '"')
         if is_wrong_member or (depth == 0 and sign != "{") or depth > _DEPTH_LIMIT:
             self.is_broken = True
         elif sign in "{[":
@@ -176,10 +187,18 @@ class CallObjectScanner:
         return end
 
 
-_OPENING = re.compile(r"\s*(```(?:json)?\s*)?(?=\{)")
-_PARTIAL_OPENING = re.compile(r"\s*(?:`{0,2}|```(?:j|js|jso|json)?\s*)")
-_PARTIAL_ENDING = {False: re.compile(r"\s*"), True: re.compile(r"\s*(?:`{0,2}|```\s*)")}
-_ENDING = {False: re.compile(r"\s*"), True: re.compile(r"\s*```\s*")}
+_OPENING = re.compile(r"\s*(```(?:json)?\s*)?(\[\s*)?(?=\{)")
+_PARTIAL_OPENING = re.compile(r"\s*(?:`{0,2}|```(?:j|js|jso)?|(?:```(?:json)?\s*)?(?:\[\s*)?)")
+_SEPARATOR = re.compile(r"\s*,\s*(?=\{)")
+_FORMS = [(is_fenced, is_list) for is_fenced in (False, True) for is_list in (False, True)]
+_ENDING = {form: re.compile(r"\s*" + r"\]\s*" * form[1] + r"```\s*" * form[0]) for form in _FORMS}
+_PARTIAL_FENCE = r"(?:`{0,2}|```\s*)"
+_PARTIAL_ENDING = {
+    (fence, is_list): re.compile(
+        r"\s*" + rf"(?:,\s*|\]\s*{_PARTIAL_FENCE * fence})?" * is_list + _PARTIAL_FENCE * (fence > is_list)
+    )
+    for fence, is_list in _FORMS
+}
 
 
 class _CallMembers(msgspec.Struct):
@@ -189,16 +208,16 @@ class _CallMembers(msgspec.Struct):
 
 
 class TextCallMatcher:
-    """Reads a text in pieces, as long as it may be a call of one of the tools."""
+    """Reads a text in pieces, as long as it may be calls of the tools."""
 
     def __init__(self, tools: CallableTools) -> None:
         self.may_be_call: bool = True
         self._tools = tools
         self._scanner = CallObjectScanner(frozenset(tools.schemas))
         self._opening: str | None = ""  # text before the object; None from there on
-        self._is_fenced = False
+        self._form = False, False  # whether it has a fence, and is a list
         self._object: list[str] = []
-        self._call: tuple[str, str] | None = None
+        self._calls: list[tuple[str, str]] = []
         self._ending = ""  # text after the object
 
     @property
@@ -207,9 +226,9 @@ class TextCallMatcher:
         return self._opening is not None and not self._opening.strip()
 
     @property
-    def call(self) -> tuple[str, str] | None:
-        """Name and arguments, if the text is a call as it is."""
-        return self._call if self.may_be_call and _ENDING[self._is_fenced].fullmatch(self._ending) else None
+    def calls(self) -> list[tuple[str, str]]:
+        """Names and arguments, if the text is calls as it is."""
+        return self._calls if self.may_be_call and _ENDING[self._form].fullmatch(self._ending) else []
 
     def feed(self, text: str) -> None:
         """Read a piece."""
@@ -220,19 +239,27 @@ class TextCallMatcher:
                 self._opening = text
                 self.may_be_call = len(text) <= _SPACE_LIMIT and _PARTIAL_OPENING.fullmatch(text) is not None
                 return
-            self._is_fenced = found[1] is not None
+            self._form = found[1] is not None, found[2] is not None
             self.may_be_call = found.end() <= _SPACE_LIMIT
             self._opening, text = None, text[found.end() :]
         if not self._scanner.is_complete:
             rest = self._scanner.feed(text)
             self._object.append(text[: len(text) - rest])
+            is_wrong = self._scanner.is_broken
             if self._scanner.is_complete:
-                self._call = self._read_call("".join(self._object))
-            is_wrong = self._scanner.is_broken or (self._scanner.is_complete and self._call is None)
+                call = self._read_call("".join(self._object))
+                is_wrong = call is None
+                self._calls += [] if call is None else [call]
             self.may_be_call = self.may_be_call and not is_wrong
             text = text[len(text) - rest :]
         self._ending += text
-        is_partial = _PARTIAL_ENDING[self._is_fenced].fullmatch(self._ending) is not None
+        separator = _SEPARATOR.match(self._ending) if self._form[1] and self.may_be_call else None
+        if separator is not None and len(self._calls) < _CALLS_LIMIT:
+            text, self._ending, self._object = self._ending[separator.end() :], "", []
+            self._scanner = CallObjectScanner(frozenset(self._tools.schemas))
+            self.feed(text)
+            return
+        is_partial = _PARTIAL_ENDING[self._form].fullmatch(self._ending) is not None
         self.may_be_call = self.may_be_call and is_partial and len(self._ending) <= _SPACE_LIMIT
 
     def _read_call(self, text: str) -> tuple[str, str] | None:
@@ -330,19 +357,19 @@ class JsonCallConverter:
     def _finish(self, finish: ev.Finish, out: list[Event]) -> None:
         index = finish.index
         choice = self._held.get(index)
-        call = None if choice is None or finish.reason not in ("stop", "tool_calls") else choice.matcher.call
-        if call is None:
+        calls = [] if choice is None or finish.reason not in ("stop", "tool_calls") else choice.matcher.calls
+        if not calls:
             self._release(index, out)
             out.append(finish)
             return
-        name, arguments = call
         self.count += 1
-        self._repair_log.record("tool-no-markup-leak", arguments)
+        self._repair_log.record("tool-no-markup-leak", calls)
         events = self._take(index)
         last = max(position for position, event in enumerate(events) if isinstance(event, ev.Text))
         self._release(index, out)
         # Without log probabilities, which are those of the text.
         out += [event for event in events[:last] if isinstance(event, ev.UnknownFields)]
-        out += [ev.ToolCall(index, 0, self._new_call_id(), name), ev.ToolArguments(index, 0, arguments)]
+        for number, (name, arguments) in enumerate(calls):
+            out += [ev.ToolCall(index, number, self._new_call_id(), name), ev.ToolArguments(index, number, arguments)]
         out += [event for event in events[last:] if isinstance(event, ev.UnknownFields)]
         out.append(ev.Finish(index, "tool_calls"))
