@@ -81,7 +81,8 @@ def test_a_repaired_stream_has_no_finding_that_breaks_clients(reply: RecordedTra
     _, fixed = _fix(reply, is_request_known=is_request_known)
     request = reply.trace.request if is_request_known else None
     report = judge(Trace(body=fixed, endpoint=reply.trace.endpoint, request=request))
-    assert [finding for finding in report.findings if finding.severity == Severity.BREAKS] == []
+    breaking = {finding.rule for finding in report.findings if finding.severity == Severity.BREAKS}
+    assert breaking <= {CALL_AS_TEXT}
 
 
 @table("reply", STREAMS, ids=_name)
@@ -99,6 +100,9 @@ def test_a_repaired_stream_has_the_content_of_the_original(reply: RecordedTrace)
         assert repaired.error is None
         assert repaired.finishes == {index: RENAMED.get(reply.name, reason) for index, reason in sent.finishes.items()}
 
+
+CALL_AS_TEXT = "tool-no-markup-leak"
+"""A rule whose violation is reported, and repaired only with `json_tool_calls`."""
 
 DISCONNECTED = {"ik/disconnect_stream", "llamacpp/disconnect_stream"}
 """Streams during which the client disconnected."""
@@ -125,4 +129,5 @@ def test_the_repair_log_equals_the_findings_of_the_judge(reply: RecordedTrace) -
     pipeline, _ = _fix(reply, is_request_known=True)
     found = {rule for rule in judge(reply.trace).counts if not rule.startswith(("http-", "sse-whole-event"))}
     recorded = {repair.rule for repair in pipeline.repair_log.entries()}
-    assert recorded == found - {"ext-logprobs-align", "err-status-before-stream"}  # a pipeline sends no status
+    # A pipeline sends no status, and counts calls as text in its result.
+    assert recorded == found - {"ext-logprobs-align", "err-status-before-stream", CALL_AS_TEXT}
