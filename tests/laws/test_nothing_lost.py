@@ -282,3 +282,44 @@ def test_law_5_planted_content_comes_out_or_the_answer_is_an_error(name: str) ->
         ):
             silent.append((position, path, done, lost))
     assert silent == []
+
+
+def other_call(name: str) -> Json:
+    return {**CALL, "id": f"mk{name}", "function": {**FUNCTION, "arguments": f'{{"x":"mk{name}"}}'}}
+
+
+LATER: dict[str, tuple[EndpointName, list[Json]]] = {
+    "a second message with other calls": (
+        "chat",
+        [chunk({}, message={"tool_calls": [other_call("First")]}), chunk({}, message={"tool_calls": [CALL]}), *CHAT],
+    ),
+    "input that differs from that of the start, in a block that is not stopped": (
+        "messages",
+        [
+            real_messages.start(),
+            *real_messages.block(
+                0,
+                {"type": "tool_use", "id": "mkId", "name": "mkName", "input": {"x": "mkStart"}},
+                {"type": "input_json_delta", "partial_json": '{"x":"mkArguments"}'},
+            )[:-1],
+            *MESSAGES[-2:],
+        ],
+    ),
+    "a delta after the end of its part": (
+        "responses",
+        [
+            *response_stream(has_deltas=True)[:-1],
+            real_responses.make_event("output_text.delta", **TEXT, delta="mkLate", logprobs=[]),
+            response_stream(has_deltas=True)[-1],
+        ],
+    ),
+}
+"""Content that contradicts, or follows, what was sent before it."""
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_content_that_has_no_place_ends_the_answer_with_an_error(name: str) -> None:
+    endpoint, events = LATER[name]
+    sent, failure = fix(endpoint, events)
+    assert failure is not None
+    assert b'"error"' in sent
