@@ -147,6 +147,35 @@ def test_a_response_without_content_has_no_length() -> None:
     assert b"Content-Length" not in reply
 
 
+@table("status", [204, 304])
+@table("method", [b"GET", b"HEAD"])
+def test_a_streamed_response_without_content_is_its_head(status: int, method: bytes) -> None:
+    async def stream_nothing(request: HttpRequest) -> None:
+        stream = await request.start_stream({"Content-Length": "3"} if request.path == "/x" else {}, status=status)
+        stream.write(b"abc")
+        await stream.end(last=b"d")
+
+    first, second, last = [GET.replace(b"/x", path).replace(b"GET", method) for path in (b"/x", b"/y", b"/y")]
+    replies = respond_to(
+        stream_nothing, first + second + last.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), is_last=False
+    )
+    heads = replies.split(b"\r\n\r\n")
+    assert [head[:13] for head in heads] == [b"HTTP/1.1 %d " % status] * 3 + [b""]
+    assert b"Length" not in replies
+    assert b"Transfer-Encoding" not in replies
+
+
+@table("status", [204, 304])
+def test_a_response_without_content_keeps_the_connection_of_an_http_1_0_client(status: int) -> None:
+    async def stream_nothing(request: HttpRequest) -> None:
+        await (await request.start_stream({}, status=status)).end()
+
+    request = b"GET /x HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
+    assert (
+        respond_to(stream_nothing, request * 2 + b"GET /x HTTP/1.0\r\n\r\n", is_last=False).count(b" %d " % status) == 3
+    )
+
+
 def test_a_response_header_cannot_inject_lines() -> None:
     async def inject(request: HttpRequest) -> HttpResponse:
         return HttpResponse(200, headers={"X-A": "1\r\nX-B: 2"})

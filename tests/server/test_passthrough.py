@@ -391,6 +391,20 @@ def test_files_are_forwarded_to_the_first_upstream(
     run(work())
 
 
+def test_a_reply_without_content_is_forwarded_as_its_head(tmp_path: Path) -> None:
+    async def work() -> None:
+        files = MockScript(paths={"/v1/files/file-1": MockReply((), 204, framing="length")})
+        async with gateway(tmp_path, files) as serving:
+            reader, writer = await send(serving, "DELETE", "/v1/files/file-1")
+            head, _, rest = (await reader.read()).partition(b"\r\n\r\n")
+            writer.close()
+            assert head.startswith(b"HTTP/1.1 204 No Content\r\n")
+            assert b"Transfer-Encoding" not in head
+            assert rest == b""
+
+    run(work())
+
+
 @table(
     ("method", "path", "status"),
     [

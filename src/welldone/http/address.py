@@ -18,6 +18,8 @@ import msgspec
 
 PHRASES: dict[int, str] = {status.value: status.phrase for status in HTTPStatus}
 """Reason phrases by status."""
+BODILESS_STATUSES: frozenset[int] = frozenset((*range(100, 200), 204, 304))
+"""A response with one of these ends with its head, like that to HEAD (RFC 9112 §6.3): it has no framing either."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOST_NAME = re.compile(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?", re.ASCII)  # RFC 1035 §2.3.4: 63 per label
 _VISIBLE_ASCII = re.compile(r"[\x21-\x7e]*")

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Self, TypeAlias
 from urllib.parse import unquote
 
-from welldone.http.address import PHRASES, Address
+from welldone.http.address import BODILESS_STATUSES, PHRASES, Address
 
 ASGIEvent: TypeAlias = MutableMapping[str, Any]
 ASGIApplication: TypeAlias = Callable[
@@ -213,7 +213,7 @@ class _Request:
     def _encode_head(self, message: ASGIEvent) -> bytes:
         status = int(message["status"])
         headers = [(bytes(name), bytes(value)) for name, value in message.get("headers", ())]
-        self._has_body = self._method != "HEAD" and status not in (204, 304)
+        self._has_body = self._method != "HEAD" and status not in BODILESS_STATUSES
         self._is_chunked = self._has_body and not any(name.lower() == b"content-length" for name, _ in headers)
         if self._is_chunked:
             headers.append((b"transfer-encoding", b"chunked"))

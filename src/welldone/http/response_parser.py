@@ -8,6 +8,8 @@ import re
 import zlib
 from collections.abc import Callable
 
+from welldone.http.address import BODILESS_STATUSES
+
 CONNECTION_LOST = "the connection was lost before the reply was complete"
 NOT_HTTP = "the reply is not HTTP"
 HEAD_TOO_LONG = "the head of the reply is too long"
@@ -76,7 +78,6 @@ _STATUS_LINE = re.compile(rb"HTTP/\d(?:\.\d)? +(\d{3})(?: .*)?", re.DOTALL)
 _HEADER_NAME = re.compile(rb"[!#$%&'*+.^_`|~\w-]+", re.ASCII)
 _CONTENT_LENGTH = re.compile(r"\d{1,18}", re.ASCII)
 _CHUNK_SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;.*)?", re.DOTALL)
-_BODILESS_STATUSES = frozenset({204, 304})
 
 
 class _ParseError(Exception):
@@ -198,7 +199,7 @@ class ResponseParser:
 
     def _body_state(self) -> Callable[[], bool]:
         """Choose the framing of the body (RFC 9112 §6.3)."""
-        if self._method == "HEAD" or self._pending_status in _BODILESS_STATUSES:
+        if self._method == "HEAD" or self._pending_status in BODILESS_STATUSES:
             return self._finish
         if ", ".join(self._header_values("transfer-encoding")).lower().endswith("chunked"):
             self._is_chunked = True

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from welldone.http.address import PHRASES, check_header_line
+from welldone.http.address import BODILESS_STATUSES, PHRASES, check_header_line
 from welldone.http.server_connection import LINGER_S, RequestHeaders, ServerConnection
 from welldone.http.sockets import BACKLOG, reserve_descriptors
 
@@ -25,7 +25,6 @@ _LARGE_BODY_BYTES = 2**15  # a JSON schema of this size takes more than 5 ms to 
 _SPARE_SOCKETS = 64
 """Connections beyond one per concurrent request and one idle per request: health checks, metrics, the web pages."""
 _SHUTDOWN_GRACE_S = 1.0  # for handlers to react to their cancellation
-_BODILESS_STATUSES = (204, 304)
 _LAST_CHUNK = b"0\r\n\r\n"
 _CACHED_SIZES = 1024  # of chunks, which have a few hundred bytes
 
@@ -266,16 +265,19 @@ class HttpRequest:
         """
         if not self._connection.is_connected:  # and the handler is not cancelled yet
             raise asyncio.CancelledError
-        has_length = "content-length" in map(str.lower, headers)
+        is_bodiless = status in BODILESS_STATUSES
+        has_length = is_bodiless or "content-length" in map(str.lower, headers)
         is_chunked = not (has_length or self._is_http_1_0)
         fields = dict(headers)
+        if is_bodiless:
+            fields = {name: value for name, value in headers.items() if name.lower() != "content-length"}
         if is_chunked:
             fields["Transfer-Encoding"] = "chunked"
             if trailers:
                 fields["Trailer"] = ", ".join(trailers)
         elif not has_length:
             self.keeps_connection = False  # the end of the connection is the end of the body
-        has_body = self.method != "HEAD"
+        has_body = self.method != "HEAD" and not is_bodiless
         head = self.encode_head(status, fields)
         stream = StreamingResponse(self._connection, head=head, is_chunked=is_chunked and has_body, has_body=has_body)
         self.stream = stream
@@ -325,7 +327,7 @@ class HttpRequest:
         if response.closes_connection:
             self.keeps_connection = False
         headers = {**response.headers, "Content-Type": response.content_type}
-        if response.status in _BODILESS_STATUSES:
+        if response.status in BODILESS_STATUSES:
             return self.encode_head(response.status, response.headers)
         head = self.encode_head(response.status, {**headers, "Content-Length": str(len(response.body))})
         return head if self.method == "HEAD" else head + response.body
