@@ -292,6 +292,7 @@ def test_a_request_over_tls_is_answered(tmp_path: Path) -> None:
     [
         b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n",
         b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: identity, chunked\r\n\r\n0\r\n",
+        b"POST /a HTTP/1.0\r\nHost: h\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
         b"GET http://evil.example/a HTTP/1.1\r\nHost: h\r\n",
         b"GET http://user@h/a HTTP/1.1\r\nHost: h\r\n",
         b"CONNECT h:443 HTTP/1.1\r\nHost: h:443\r\n",

@@ -232,10 +232,11 @@ class ServerConnection(asyncio.Protocol):
         target = self._target.decode("utf-8", "surrogateescape")
         headers = RequestHeaders(self._fields)
         version = parser.get_http_version()
-        if version not in ("1.0", "1.1") or _is_ambiguous(target, headers):
+        is_http_1_0 = version == "1.0"
+        if version not in ("1.0", "1.1") or _is_ambiguous(target, headers, is_http_1_0=is_http_1_0):
             raise ValueError("ambiguous request")
         method = parser.get_method().decode()
-        request = self.server.make_request(self, method, target, headers, is_http_1_0=version == "1.0")
+        request = self.server.make_request(self, method, target, headers, is_http_1_0=is_http_1_0)
         request.keeps_connection = parser.should_keep_alive()
         self._receiving = request
         self._pending.append(request)
@@ -318,11 +319,11 @@ class ServerConnection(asyncio.Protocol):
         return response
 
 
-def _is_ambiguous(target: str, headers: RequestHeaders) -> bool:
+def _is_ambiguous(target: str, headers: RequestHeaders, *, is_http_1_0: bool) -> bool:
     """Return whether a proxy in front of this server might read the request differently (request smuggling)."""
     if "transfer-encoding" in headers:
         codings = [value.lower() for value in headers.all_values("transfer-encoding")]
-        if codings != ["chunked"] or "content-length" in headers:
+        if codings != ["chunked"] or "content-length" in headers or is_http_1_0:  # RFC 9112 §6.1
             return True
     if len(headers.all_values("host")) > 1:
         return True
