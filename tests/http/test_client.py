@@ -303,7 +303,7 @@ def test_a_paused_receiver_applies_backpressure_to_the_server() -> None:
             def data(self, data: bytes) -> None:
                 super().data(data)
                 if len(self.pieces) == 1:
-                    exchange.pause()
+                    exchange.pause_reading()
 
         receiver = SlowReceiver()
         async with serving(answer) as port:
@@ -311,7 +311,7 @@ def test_a_paused_receiver_applies_backpressure_to_the_server() -> None:
             await is_blocked.wait()
             assert sum(map(len, receiver.pieces)) <= 262144
             assert sent_bytes < total / 2
-            exchange.resume()
+            exchange.resume_reading()
             await receiver.ended.wait()
         assert sum(map(len, receiver.pieces)) == total
         assert receiver.ends == [None]

@@ -31,6 +31,9 @@ class FakeTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         self.reads = True
 
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
     def get_write_buffer_size(self) -> int:
         return 0
 
@@ -51,7 +54,7 @@ class FakeExchange(RecordingReceiver):
     def data(self, data: bytes) -> None:
         super().data(data)
         if len(self.pieces) == self.pause_after:
-            self.exchange.pause()
+            self.exchange.pause_reading()
 
     @property
     def body(self) -> bytes:
@@ -116,7 +119,7 @@ def test_a_paused_receiver_gets_nothing_until_it_resumes(after: int, is_lost: bo
             fake.exchange.connection_lost(None)
         await fake.iterations()
         assert (len(fake.pieces), fake.ends, fake.transport.reads) == (after, [], False)
-        fake.exchange.resume()
+        fake.exchange.resume_reading()
         await fake.iterations()
         assert fake.body == BODY
         assert fake.ends == ([None] if is_lost else [])

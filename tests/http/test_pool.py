@@ -352,7 +352,7 @@ def test_a_connection_paused_by_its_receiver_is_returned_reading(new_loop: NewLo
         class Pausing(RecordingReceiver):
             def data(self, data: bytes) -> None:
                 super().data(data)
-                exchange.pause()
+                exchange.pause_reading()
 
         upstream, pool, receiver = Upstream(), ConnectionPool(), Pausing()
         async with pooled(upstream, pool) as address:
@@ -361,7 +361,7 @@ def test_a_connection_paused_by_its_receiver_is_returned_reading(new_loop: NewLo
             await receiver.ended.wait()
             assert await get(pool, address) == b"hello"
             exchange.close()  # it has given its connection back and must not touch it
-            exchange.resume()
+            exchange.resume_reading()
             assert await get(pool, address) == b"hello"
         assert upstream.connections == 1
 

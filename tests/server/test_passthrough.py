@@ -493,10 +493,10 @@ def test_a_slow_client_pauses_the_upstream() -> None:
         )
 
         class Sending:
-            def pause(self) -> None:
+            def pause_reading(self) -> None:
                 log.append("pause")
 
-            def resume(self) -> None:
+            def resume_reading(self) -> None:
                 log.append("resume")
                 if "end" not in log and log.count("drain") == 2:
                     exchange.end(None)

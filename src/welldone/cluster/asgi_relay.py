@@ -155,7 +155,7 @@ class _RelayedReply:
         """Buffer a part of the body."""
         self._buffer += data
         if len(self._buffer) > _BUFFER_LIMIT_BYTES:
-            self.exchange.pause()
+            self.exchange.pause_reading()
             self._is_paused = True
         self._wake_event.set()
 
@@ -188,7 +188,7 @@ class _RelayedReply:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
             if self._is_paused:
                 self._is_paused = False
-                self.exchange.resume()
+                self.exchange.resume_reading()
             if self._is_ended:
                 self._wake_event.set()
         if self._error is not None:

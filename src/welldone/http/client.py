@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum, auto
 from functools import lru_cache
-from typing import Protocol, TypedDict, Unpack, cast
+from typing import ClassVar, Protocol, TypedDict, Unpack, cast
 
 import httptools
 import msgspec
@@ -18,10 +18,10 @@ import msgspec
 from welldone.http.address import Address, check_headers, decode_header_name, encode_request
 from welldone.http.connect import HttpClientError, connect
 from welldone.http.response_parser import CONNECTION_LOST, HEAD_LIMIT_BYTES, HEAD_TOO_LONG, NOT_HTTP
+from welldone.http.turns import SlicedProtocol
 
 _SLICE_BYTES = 8 * 1024
-"""Bytes of one response that are processed per event loop iteration. uvloop reads up to 256 KB at once, 32 times in a
-row: the worst input takes 3 us per byte to repair and would block all other streams for seconds."""
+"""Bytes of a response that are processed in one turn: those of the worst input with few lines take 1 us each."""
 _PARSE_ERRORS = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 _CHUNK_SIZE_LINE = re.compile(rb"[0-9a-fA-F]{1,7}\r\n")
 _REQUEST_TIMEOUT = 408
@@ -77,12 +77,16 @@ _NEXT_STATES = {
 }
 
 
-class Exchange(asyncio.Protocol):
+class Exchange(SlicedProtocol):
     """One request and its response. It owns the connection until the response is complete."""
+
+    slice_bytes: int = _SLICE_BYTES
+    SLICE_LINES: ClassVar[int] = 256  # each takes up to 30 us to repair; 8 KB of usual chunks have 150
 
     def __init__(
         self, request: bytes, receiver: ResponseReceiver, address: Address, pool: "ConnectionPool | None" = None
     ) -> None:
+        super().__init__()
         self._request = request
         self._receiver = receiver
         self._address = address
@@ -95,10 +99,6 @@ class Exchange(asyncio.Protocol):
         self._is_between_chunks = False  # the parser is between two chunks of the body
         self.fast_path: Callable[[bytes], bool] | None = None
         """Is offered a chunk with its framing before the parser is; returns whether it has consumed it."""
-        self._transport: asyncio.Transport | None = None
-        self._unprocessed = bytearray()  # read from the socket, to be processed in later slices
-        self._slice_handle: asyncio.Handle | None = None
-        self._is_paused = False
         self._pending_loss: tuple[Exception | None] | None = None  # loss of the connection, deferred behind slices
         self._headers: dict[str, str] = {}
         self._head_bytes = 0
@@ -121,9 +121,6 @@ class Exchange(asyncio.Protocol):
     def _release(self) -> None:
         self._enter(_State.CLOSED)
         self._unprocessed.clear()
-        if self._slice_handle is not None:
-            self._slice_handle.cancel()  # it references this object
-            self._slice_handle = None
         self.fast_path = None
         self._parser = None  # break the reference cycle: the garbage collector, which frees cycles, stalls all streams
 
@@ -137,19 +134,19 @@ class Exchange(asyncio.Protocol):
         """Whether the response has chunked transfer encoding."""
         return "chunked" in self._headers.get("transfer-encoding", "")
 
-    def pause(self) -> None:
-        """Stop reading for now."""
-        self._is_paused = True
-        if self._transport is not None and self._state is not _State.CLOSED:
-            self._transport.pause_reading()
+    def resume_reading(self) -> None:
+        """Read on, or report the loss of the connection."""
+        if self._pending_loss is not None:
+            self._is_read_paused = False
+            self._wait_for_turn()
+        else:
+            super().resume_reading()
 
-    def resume(self) -> None:
-        """Continue to read."""
-        self._is_paused = False
-        if self._unprocessed or self._pending_loss is not None:
-            self._schedule_slice()
-        elif self._transport is not None and self._state is not _State.CLOSED:
-            self._transport.resume_reading()
+    def _read_on(self) -> None:
+        if self._pending_loss is not None:
+            self.connection_lost(*self._pending_loss)
+        else:
+            super()._read_on()
 
     def start_on_reused(self, transport: asyncio.Transport, stale_s: float) -> None:
         """Send the request on a reused connection, which may turn out to be stale within `stale_s`."""
@@ -168,40 +165,10 @@ class Exchange(asyncio.Protocol):
         self._transport.write(self._request)
         self._request = b""
 
-    def data_received(self, data: bytes) -> None:
-        """Process the bytes: at once if they are few, otherwise in slices."""
-        if len(data) > _SLICE_BYTES or self._unprocessed:
-            self._unprocessed += data
-            if self._transport is not None:
-                self._transport.pause_reading()
-            self._schedule_slice()
-        else:
-            self._process(data)
-
     @property
     def unsent_bytes(self) -> int:
         """Bytes of the request that are not sent yet."""
         return len(self._request) if self._transport is None else self._transport.get_write_buffer_size()
-
-    def _schedule_slice(self) -> None:
-        if self._slice_handle is None and self._state is not _State.CLOSED:
-            self._slice_handle = asyncio.get_running_loop().call_soon(self._process_slice)
-
-    def _process_slice(self) -> None:
-        self._slice_handle = None
-        if self._is_paused:
-            return
-        data = bytes(self._unprocessed[:_SLICE_BYTES])
-        del self._unprocessed[:_SLICE_BYTES]
-        self._process(data)
-        if self._state is _State.CLOSED or self._is_paused:
-            return
-        if self._unprocessed:
-            self._schedule_slice()
-        elif self._pending_loss is not None:
-            self.connection_lost(*self._pending_loss)
-        elif self._transport is not None:
-            self._transport.resume_reading()
 
     def _process(self, data: bytes) -> None:
         fast_path = self.fast_path

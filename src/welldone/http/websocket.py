@@ -9,7 +9,7 @@ import asyncio
 import base64
 import binascii
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 
@@ -21,8 +21,12 @@ from welldone.http.address import check_header_line
 from welldone.http.server import HttpRequest
 from welldone.http.server_connection import LINGER_S, ServerConnection
 
+_DATA_OPCODES = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
 _QUEUE_LIMIT = 16
 """Messages that wait for the application: as many responses may be in flight on a WebSocket of OpenAI."""
+_SLICE_BYTES = 2048  # the smallest frame has 6 bytes and takes 12 us
+_SHORT_BYTES = 126
+"""A shorter frame costs more for its head than for its data. Clients split long messages into larger fragments."""
 _CLOSE_S = 5.0  # for the client to complete the close handshake
 _LOGGER = logging.getLogger("welldone.websocket")
 _LOGGER.setLevel(logging.ERROR)  # the library logs contents of frames
@@ -36,7 +40,12 @@ class CloseCode(IntEnum):
     GOING_AWAY = 1001
     UNSUPPORTED_DATA = 1003
     INVALID_DATA = 1007
+    POLICY_VIOLATION = 1008
     TRY_AGAIN_LATER = 1013
+
+
+_FRAME_LIMITS = {True: (100, "control frames"), False: (10_000, "short fragments")}
+"""Frames in a second, by whether they are control frames: clients ping every 20 s; 10,000 fragments take 0.1 s."""
 
 
 class HandshakeError(Exception):
@@ -73,12 +82,15 @@ class WebSocket:
         self._queued_bytes = 0
         self._fragments = bytearray()
         self._buffered_bytes = 0  # as reported
+        self._frame_counts: Counter[bool] = Counter()  # since `_counted_since`, as in `_FRAME_LIMITS`
+        self._counted_since = 0.0
         self._waiter: asyncio.Future[None] | None = None
         self._ended = asyncio.Event()  # the close handshake is complete
         try:
             self.connection: ServerConnection = request.upgrade(head, self._receive)
         except ValueError as error:
             raise HandshakeError(str(error)) from None
+        self.connection.slice_bytes = _SLICE_BYTES
         self._transport = self.connection.transport
 
     @property
@@ -157,7 +169,8 @@ class WebSocket:
         self._protocol.receive_data(data)
         for frame in self._protocol.events_received():
             assert isinstance(frame, Frame)  # the handshake is done
-            if self.is_open and frame.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+            self._limit_frames(frame)
+            if self.is_open and frame.opcode in _DATA_OPCODES:
                 self._receive_frame(frame)
         # A client that does not read gets no further pongs, which would fill the memory.
         if not (self.is_open and self.connection.is_write_paused):
@@ -170,6 +183,20 @@ class WebSocket:
                 self.connection.pause_reading()
         else:
             self._end()
+
+    def _limit_frames(self, frame: Frame) -> None:
+        """Close the connection of a client that sends too many frames which cost more than their bytes."""
+        is_control = frame.opcode not in _DATA_OPCODES
+        if not is_control and (frame.fin or len(frame.data) >= _SHORT_BYTES):
+            return
+        now = asyncio.get_running_loop().time()
+        if now >= self._counted_since + 1.0:
+            self._counted_since = now
+            self._frame_counts.clear()
+        self._frame_counts[is_control] += 1
+        limit, name = _FRAME_LIMITS[is_control]
+        if self._frame_counts[is_control] > limit and self.is_open:
+            self._protocol.fail(CloseCode.POLICY_VIOLATION, f"more than {limit} {name} in a second")
 
     def _receive_frame(self, frame: Frame) -> None:
         if frame.opcode is Opcode.BINARY:

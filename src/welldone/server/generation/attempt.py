@@ -256,14 +256,14 @@ class UpstreamAttempt:
         """Stop reading from the server."""
         self.is_paused = True
         if self._exchange is not None:
-            self._exchange.pause()
+            self._exchange.pause_reading()
 
     def resume(self) -> None:
         """Read on."""
         self.is_paused = False
         self.last_received_at = self._last_content_at = time.monotonic()  # the server is not to blame for the silence
         if self._exchange is not None:
-            self._exchange.resume()
+            self._exchange.resume_reading()
 
     # Callbacks of the exchange.
 

@@ -196,13 +196,13 @@ class PassthroughRequest(ClientOutput):
     def pause_sources(self) -> None:
         """Stop reading from the upstream."""
         if self._exchange is not None:
-            self._exchange.pause()
+            self._exchange.pause_reading()
 
     def resume_sources(self) -> None:
         """Read on."""
         self._last_received_at = self._loop.time()
         if self._exchange is not None:
-            self._exchange.resume()
+            self._exchange.resume_reading()
 
     async def _receive_reply(self, lease: BackendLease) -> AttemptFailure | None:
         while not self._status and not self._is_finished:

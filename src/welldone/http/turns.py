@@ -1,0 +1,117 @@
+"""Turns of the event loop: bytes from a socket are processed in slices, one slice of one connection in each turn.
+
+Otherwise one peer could hold up all streams: uvloop reads up to 256 KB at once, 32 times in a row, and the smallest
+requests, frames and comments cost microseconds for each byte. The work in a turn is counted, not timed: the same input
+takes the same turns on any machine.
+"""
+
+import asyncio
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable
+from typing import ClassVar
+from weakref import WeakKeyDictionary
+
+SMALL_BYTES = 1024
+"""A read of this size is processed at once, whatever it contains: it takes up to 7 ms (lines of `{}` to repair)."""
+
+_QUEUES: WeakKeyDictionary[asyncio.AbstractEventLoop, deque[Callable[[], object]]] = WeakKeyDictionary()
+"""What waits for a turn, by event loop."""
+
+
+def add_turn(work: Callable[[], object]) -> None:
+    """Call `work` in a turn of its own, after all that waits already."""
+    loop = asyncio.get_running_loop()
+    queue = _QUEUES.setdefault(loop, deque())
+    if not queue:
+        loop.call_soon(_run_next, loop, queue)
+    queue.append(work)
+
+
+def _run_next(loop: asyncio.AbstractEventLoop, queue: deque[Callable[[], object]]) -> None:
+    work = queue.popleft()
+    if queue:
+        loop.call_soon(_run_next, loop, queue)
+    work()
+
+
+async def next_turn() -> None:
+    """Wait for a turn."""
+    turn = asyncio.Event()
+    add_turn(turn.set)
+    await turn.wait()
+
+
+class SlicedProtocol(asyncio.Protocol):
+    """A protocol whose data is processed in slices. While one waits for its turn, the socket is not read."""
+
+    slice_bytes: int
+    """Longest slice."""
+    SLICE_LINES: ClassVar[int]
+    """Most line breaks in a slice of more than `SMALL_BYTES`. Requests, chunks, frames and comments end with one."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._unprocessed = bytearray()  # read from the socket, to be processed in later slices
+        self._is_waiting = False  # for a turn
+        self._is_read_paused = False
+
+    @abstractmethod
+    def _process(self, data: bytes) -> None:
+        """Process a slice."""
+
+    def data_received(self, data: bytes) -> None:
+        """Process the data, at once if it is one slice."""
+        if not self._unprocessed and (len(data) <= SMALL_BYTES or self._slice_end(data) == len(data)):
+            self._process(data)
+        else:
+            self._unprocessed += data
+            if self._transport is not None:
+                self._transport.pause_reading()
+            self._wait_for_turn()
+
+    def pause_reading(self) -> None:
+        """Read and process nothing until `resume_reading`."""
+        if not self._is_read_paused:
+            self._is_read_paused = True
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on, after the reason for a pause is gone."""
+        if self._is_read_paused:
+            self._is_read_paused = False
+            if self._unprocessed:
+                self._wait_for_turn()
+            else:
+                self._read_on()
+
+    def _read_on(self) -> None:
+        """Read from the socket again, after the last slice."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _wait_for_turn(self) -> None:
+        if not self._is_waiting:
+            self._is_waiting = True
+            add_turn(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._is_waiting = False
+        if self._is_read_paused:
+            return
+        end = self._slice_end(self._unprocessed)
+        data = bytes(self._unprocessed[:end])
+        del self._unprocessed[:end]
+        if data:
+            self._process(data)
+        if self._unprocessed:
+            self._wait_for_turn()
+        elif not self._is_read_paused:
+            self._read_on()
+
+    def _slice_end(self, data: bytes | bytearray) -> int:
+        end = min(len(data), self.slice_bytes)
+        while end > SMALL_BYTES and data.count(b"\n", 0, end) + data.count(b"\r", 0, end) > self.SLICE_LINES:
+            end //= 2
+        return end
