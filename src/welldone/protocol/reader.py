@@ -4,6 +4,7 @@ No input raises. Malformed input is read as far as possible, and each violation 
 JSON and the shapes of chunks; `repair` handles the order of events.
 """
 
+import re
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -37,6 +38,7 @@ from welldone.protocol.repair_log import RepairLog, is_empty
 from welldone.protocol.reply_reader import parse_reply, split_by_logprobs
 from welldone.protocol.request_facts import RequestFacts
 
+_COMMENT = re.compile(rb":[^\r\n]*\n")
 _CHUNK_KEYS = frozenset({"choices", "id", "object", "created", "model", "usage"})
 
 
@@ -174,7 +176,10 @@ class EventReader:
                 return events
         self._is_mid_frame = not frame.ended
         self._irregular_end = frame.byte + len(raw)
-        self._read_irregular_frame(frame, events, is_whole=frame.ended or frame is self._last)
+        if _COMMENT.fullmatch(raw) and b'"choices"' not in raw and not self._pieces:
+            events.append(KeepAlive())  # upstreams may send thousands
+        else:
+            self._read_irregular_frame(frame, events, is_whole=frame.ended or frame is self._last)
         if frame is self._last and not frame.ended:
             self._repair_log.record("end-last-event-terminated")
             self.is_cut = not (raw.startswith(b":") or type(parse_strict(data or b"")) is dict)

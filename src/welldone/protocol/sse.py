@@ -135,6 +135,10 @@ class SseDecoder:
             start = self._skip_line_breaks(start)
             if self._eager and start < len(buffer) and buffer[start] == _COLON:
                 end, is_ended = self._comment_end(start, closing=closing), False
+                if start < end <= start + self._limit // 2 and self.overlong_at is None:
+                    frames.append(Frame(self.offset + start, bytes(buffer[start:end]), None, "", ended=False))
+                    start = end
+                    continue
             else:
                 end, is_ended = self._blank_line_end(start, closing=closing), True
             if end < 0:
