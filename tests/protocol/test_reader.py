@@ -333,6 +333,10 @@ def test_hostile_bytes_do_not_raise_and_the_log_is_bounded(make: Callable[[], by
     assert len(read.repair_log.entries()) <= len(RULES)
 
 
+def test_a_comment_between_the_lines_of_a_frame_is_left_out() -> None:
+    assert Read(b"data: " + A[:40] + b"\n: x\ndata: " + A[40:] + b"\n\n").events == [TEXT_A]
+
+
 def test_one_line_of_six_megabytes_in_small_pieces_is_one_event() -> None:
     long_text = "x" * 6_000_000
     assert Read(frame(delta_chunk({"content": long_text})), size=4096).events == [Text(0, long_text)]

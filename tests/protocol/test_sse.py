@@ -147,6 +147,14 @@ def test_an_eager_decoder_returns_a_leading_comment_without_delay() -> None:
     assert decoder.feed(b"ta: a\n: b\n\n") == [Frame(7, b"data: a\n: b\n\n", b"a")]
 
 
+def test_an_eager_decoder_rejects_a_comment_longer_than_half_the_limit() -> None:
+    decoder = SseDecoder(eager=True, limit_bytes=20)
+    assert decoder.feed(b": xxxxxxx\n") == [Frame(0, b": xxxxxxx\n", None, ended=False)]
+    assert decoder.feed(b": xxxxxxxx\n") == []
+    assert decoder.overlong_at == 10
+    assert decoder.feed(b": x\n") == []
+
+
 def test_a_plain_decoder_does_not_split_a_frame() -> None:
     data = b"data: a\ndata: b\n{}\n\n"
     assert decoded(data) == [(b"a\nb", "", True)]
