@@ -21,17 +21,17 @@ _encode = msgspec.json.Encoder().encode
 class OllamaDialect(TranslatedDialect):
     """Dialect of /api/chat (`is_chat`) or /api/generate. `created_at` is in Ollama's time format.
 
-    With a `clock`, in seconds, the last line has the total duration.
+    With `duration_ns`, the last line has the total duration.
     """
 
     HEADERS: ClassVar[tuple[tuple[str, str], ...]] = (("Content-Type", _NDJSON), *UNBUFFERED_HEADERS)
     INITIAL_KEEP_ALIVE: ClassVar[bytes] = b""
     BUFFERS_OUTPUT: ClassVar[bool] = True  # arguments of tool calls
 
-    def __init__(self, *, is_chat: bool, created_at: str, clock: Callable[[], float] | None = None) -> None:
+    def __init__(self, *, is_chat: bool, created_at: str, duration_ns: Callable[[], int] | None = None) -> None:
         self._is_chat = is_chat
         self._created_at = created_at
-        self._clock, self._began = clock, clock() if clock else 0.0
+        self._duration_ns = duration_ns
 
     def make_writer(self, envelope: Envelope, usage_source: UsageSource) -> "OllamaWriter":
         """Return a stream writer."""
@@ -70,7 +70,7 @@ class OllamaDialect(TranslatedDialect):
         done: Json = {"done": True, "done_reason": "stop" if reason == "tool_calls" else reason}
         if usage is not None:
             done |= {"prompt_eval_count": usage.prompt_tokens, "eval_count": usage.completion_tokens}
-        return done | ({"total_duration": max(0, round((self._clock() - self._began) * 1e9))} if self._clock else {})
+        return done if self._duration_ns is None else done | {"total_duration": self._duration_ns()}
 
 
 class OllamaWriter:

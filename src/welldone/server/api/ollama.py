@@ -1,5 +1,7 @@
 """Ollama's API, for clients without OpenAI's: `/api/chat` and `/api/generate`. `ModelsApi` has `/api/tags`."""
 
+from functools import cache
+
 from welldone.http.server import HttpResponse
 from welldone.protocol.dialects.ollama import OllamaDialect
 from welldone.protocol.envelope import ID_PREFIX, Endpoint
@@ -19,8 +21,14 @@ class OllamaApi(DialectApi):
         body = await self.generator.read_body(ctx)
         chat = read_ollama_chat(body) if is_chat else read_ollama_generate(body)
         backend = self.targets.find(ctx, body.get("model"))
-        created_at = format_timestamp(self.now(), "microseconds")
-        dialect = OllamaDialect(is_chat=is_chat, created_at=created_at, clock=self.now)
+        began = self.now()
+        created_at = format_timestamp(began, "microseconds")
+
+        @cache  # a replay for the inspector gives the same bytes
+        def duration_ns() -> int:
+            return max(0, round((self.now() - began) * 1e9))
+
+        dialect = OllamaDialect(is_chat=is_chat, created_at=created_at, duration_ns=duration_ns)
         if not body.get("messages" if is_chat else "prompt"):  # Ollama's request to load a model
             reply = {"model": backend.name, "created_at": created_at, **dialect.content_fields("")}
             return json_response({**reply, "done": True, "done_reason": "load"})
