@@ -206,7 +206,7 @@ ENVELOPE = [
         stream(chunk(*HELLO[0]["choices"], system_fingerprint="fp"), *HELLO[1:]),
         CORRECT.replace(b'"model":"m"', b'"model":"m","system_fingerprint":"fp"'),
     ),
-    Case("env-obfuscation", each(obfuscation=[]), CORRECT),
+    Case("env-obfuscation", each(obfuscation=7), CORRECT),
     Case("env-obfuscation", each(obfuscation="xx"), CORRECT, facts=RequestFacts(allow_obfuscation=False)),
     Case("env-placeholder-chunk", stream(chunk(id="", object="", model=""), *HELLO), CORRECT),
     Case("env-placeholder-chunk", stream(HELLO[0], chunk(), *HELLO[1:]), CORRECT),

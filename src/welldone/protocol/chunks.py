@@ -120,7 +120,7 @@ class ChunkReader:
             not isinstance(unknown["obfuscation"], str) or self._facts.allow_obfuscation is False
         ):
             padding = unknown.pop("obfuscation")
-            self._repair_log.drop("env-obfuscation", None if isinstance(padding, str) else padding)
+            self._repair_log.drop("env-obfuscation", padding if isinstance(padding, dict | list) else None)
         if self._facts.continuous_usage and chunk.get("choices"):
             usage = self._continuous_usage(chunk, unknown)
             unknown |= {} if usage is None else {"usage": fields.usage_object(usage)}
