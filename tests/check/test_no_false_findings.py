@@ -101,7 +101,7 @@ def test_check_and_lint_find_the_same_rules_in_a_recorded_reply() -> None:
 
 
 EXAMPLES = [example for page in sorted(PAGES.glob("*-*.md")) for example in read_page(page)]
-ABSENT_IN_RIGHT_EXAMPLE = {"env-obfuscation", "fin-function-call-legacy", "err-empty-stream"}
+ABSENT_IN_RIGHT_EXAMPLE = {"env-obfuscation", "fin-function-call-legacy", "err-empty-stream", "tool-no-markup-leak"}
 """Rules that forbid something, which their right examples do not contain."""
 
 

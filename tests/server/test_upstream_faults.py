@@ -28,8 +28,8 @@ STREAM = {**CHAT, "stream": True}
 BOTH = table("request_body", [STREAM, CHAT], ids=["stream", "whole"])
 FIRST: Any = {"each": {"weight": 0.01}, "first": {"weight": 1000.0}}
 """The first upstream is chosen first, except once in 100,000 times."""
-UNCOUNTED = {"ns-usage", "use-final-chunk", "cmpl-usage-chunk"}
-"""Missing usage is not invented."""
+UNCOUNTED = {"ns-usage", "use-final-chunk", "cmpl-usage-chunk", "tool-no-markup-leak"}
+"""Missing usage is not invented, and a call that the model wrote as text is only reported."""
 PAUSE_S = 0.05  # after the first chunk, so that the client has received it
 
 

@@ -53,6 +53,10 @@ def _has_chunk_field(name: str) -> Callable[[TraceView], bool]:
     return lambda view: any(name in chunk.json for chunk in view.chunks)
 
 
+def _has_error_with_choices(view: TraceView) -> object:
+    return view.all_errors or any(part.choice.get("error") for part in view.choice_deltas)
+
+
 def _has_delta_field(name: str) -> Callable[[TraceView], bool]:
     return lambda view: any(name in part.delta for part in view.choice_deltas)
 
@@ -150,7 +154,7 @@ _ERROR_RULES = (
     "msg-error-body msg-error-type ns-error-status gem-error-body gem-error-status"
 )
 _STREAM_ERROR_RULES = (
-    "err-midstream-event err-then-done err-not-object-error err-not-error-field err-not-with-choices err-event-name "
+    "err-midstream-event err-then-done err-not-object-error err-not-error-field err-event-name "
     "msg-error-event msg-error-last gem-error-element gem-error-last"
 )
 _LOGPROBS_RULES = "ext-logprobs-align ext-logprobs-entry ext-logprobs-finite ext-logprobs-shape cmpl-logprobs"
@@ -172,6 +176,7 @@ CONDITIONS = (
     Condition("live-keepalive-in-silence", reason="no stream was slow enough to need a keep-alive"),
     Condition(_ERROR_RULES, _is_error_reply, "no request was refused"),
     Condition(_STREAM_ERROR_RULES, lambda view: view.all_errors, _NO_FAILURE),
+    Condition("err-not-with-choices", _has_error_with_choices, _NO_FAILURE),
     Condition("err-retry-after", lambda v: v.trace.status in OVERLOAD_STATUSES, "the server was never overloaded"),
     # ---- chat and completions
     Condition("tool fin-tool-calls", lambda v: any(choice.tool_calls for choice in v.choices), _NO_TOOL_CALL),
