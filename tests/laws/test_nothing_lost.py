@@ -313,6 +313,14 @@ LATER: dict[str, tuple[EndpointName, list[Json]]] = {
             response_stream(has_deltas=True)[-1],
         ],
     ),
+    "more deltas after the end of their part than are kept": (
+        "responses",
+        [
+            *response_stream(has_deltas=True)[:-1],
+            *[real_responses.make_event("output_text.delta", **TEXT, delta="mkLate", logprobs=[])] * 4097,
+            response_stream(has_deltas=True)[-1],
+        ],
+    ),
 }
 """Content that contradicts, or follows, what was sent before it."""
 

@@ -222,7 +222,7 @@ class OutputRepairer:
         self._last_by_type: dict[str | None, OutputItem] = {}  # None: of any type
         self._ids: set[str] = set()
         self._added_items: dict[OutputItem, Json] = {}  # as added: some servers send the whole item there
-        self._unplaced: set[str] = set()  # deltas without an open text, which a done event may repeat
+        self._unplaced: dict[str, list[str]] = {}  # deltas without an open text, by type: a done event may repeat them
         self._text_repairer = TextRepairer(emitter, repair_log)
 
     def take_plain_text_part(self) -> TextAccumulator | None:
@@ -252,9 +252,9 @@ class OutputRepairer:
         self.close_all(status)
         parts = [part for item in self._emitter.items for name in PART_LISTS for part in item.parts[name]]
         texts = [text.text for text in (*parts, *(item.arguments for item in self._emitter.items)) if text is not None]
-        for delta in self._unplaced:
-            if not any(delta in text for text in texts):
-                self._repair_log.drop("resp-done-events", delta)
+        for deltas in self._unplaced.values():
+            if (text := "".join(deltas)) not in "".join(texts):
+                self._repair_log.drop("resp-done-events", text)
 
     def check_whole_output(self, output: object) -> None:
         """Log violations in the items of a non-streamed reply."""
@@ -333,8 +333,11 @@ class OutputRepairer:
             self._repair_log.drop("resp-deltas", value.get("delta"))
         elif text is None or not text.is_open:
             self._repair_log.record("resp-done-events", value)
-            if is_delta and len(self._unplaced) < _UNPLACED_LIMIT:
-                self._unplaced.add(value["delta"])
+            if is_delta:
+                deltas = self._unplaced.setdefault(value["type"], [])
+                deltas.append(value["delta"])
+                if len(deltas) > _UNPLACED_LIMIT:
+                    self._repair_log.drop("resp-done-events", deltas)
         elif is_delta:
             self._text_repairer.add_text(text, value["delta"], extra_members(value, "delta"))
         else:
