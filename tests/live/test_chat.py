@@ -1,11 +1,13 @@
 """Chat completions of the real engine: request fields that control the answer, with and without streaming."""
 
+import re
 from typing import Any
 
 import pytest
 
 from tests.support.raw import STREAM, chat, fetch
 from tests.support.server import Running
+from welldone.engines.wheel import llama_version_of, wheel_version
 
 ODD = 'Tell me about \N{GRINNING FACE} and\u2028 "quotes" \\ data: [DONE]'
 # Without the prompt cache the engine computes bit-identical results each time.
@@ -163,6 +165,13 @@ def test_earlier_messages_are_part_of_the_prompt(tiny_server: Running, role: str
     assert prompts[0] >= sizes[0] + sizes[1]
     assert prompts[1] - prompts[0] >= sizes[2]
     assert prompts[2] - prompts[1] >= sizes[3]
+
+
+@STREAM
+def test_an_answer_has_the_build_of_the_engine(tiny_server: Running, stream: bool) -> None:
+    body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2, "stream": stream}
+    found = re.findall(rb'"system_fingerprint":"([^"]*)"', fetch(tiny_server, "/v1/chat/completions", body).trace.body)
+    assert set(found) == {f"b{llama_version_of(wheel_version() or '')}".encode()}
 
 
 def test_each_answer_has_its_own_id(tiny_server: Running) -> None:

@@ -9,6 +9,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Mapping
+from functools import cache
 
 import msgspec
 
@@ -34,6 +35,13 @@ def llama_version_of(version: str) -> int | None:
     """Return llama.cpp's build number in a version of the wheel: its third part, such as 11549."""
     found = re.fullmatch(r"\d+\.\d+\.(\d+)(\..*)?", version)
     return int(found[1]) if found else None
+
+
+@cache
+def wheel_fingerprint() -> str | None:
+    """Return the build of llama.cpp in the wheel, such as `b11549`: the wheel does not know it."""
+    number = llama_version_of(wheel_version() or "")
+    return None if number is None else f"b{number}"
 
 
 def wheel_features(environment: Mapping[str, str]) -> tuple[str, ...] | None:

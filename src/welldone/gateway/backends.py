@@ -11,6 +11,7 @@ import msgspec
 from welldone.config.server import ServeSettings
 from welldone.engines.stall import RequestProgress
 from welldone.engines.supervisor import LocalModel, ModelState
+from welldone.engines.wheel import wheel_fingerprint
 from welldone.gateway.error_mapping import CLIENT_DISCONNECTED, OUTCOME_TIMEOUT, AttemptFailure
 from welldone.gateway.errors import ApiError
 from welldone.gateway.queue import RequestQueue
@@ -86,6 +87,11 @@ class BackendLease(msgspec.Struct, kw_only=True):
     def converts_json_calls(self) -> bool:
         """Whether an answer of a local model that is only the JSON of a tool call becomes that call."""
         return False
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The build of an engine that does not know it itself."""
+        return None
 
     @property
     def is_gone(self) -> bool:
@@ -171,6 +177,12 @@ class LocalLease(BackendLease):
     def converts_json_calls(self) -> bool:
         """By the setting, and with `auto` by the model."""
         return self.engine.capabilities is not None and self.engine.capabilities.json_tool_calls
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The build of the wheel."""
+        engine = None if self.engine.process is None else self.engine.process.plan.engine
+        return wheel_fingerprint() if engine is not None and engine.program is None else None
 
     def watch(self, progress: RequestProgress) -> None:
         """Tell a stall of the engine from the processing of a prompt."""

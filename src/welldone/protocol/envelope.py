@@ -33,6 +33,10 @@ CHUNK_OBJECT = {Endpoint.CHAT: "chat.completion.chunk", Endpoint.COMPLETIONS: "t
 REPLY_OBJECT = {Endpoint.CHAT: "chat.completion", Endpoint.COMPLETIONS: "text_completion"}
 
 
+UNKNOWN_BUILD = "b0-unknown"
+"""The fingerprint that llama.cpp sends if it was not compiled in its repository (`common/build-info.cpp`)."""
+
+
 class Envelope(msgspec.Struct, frozen=True):
     """Fields that are repeated on every chunk of a stream."""
 

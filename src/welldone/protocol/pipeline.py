@@ -20,7 +20,7 @@ from welldone.protocol.dialects.base import Dialect, DialectWriter
 from welldone.protocol.dialects.chat import REASONING_FIELDS, ChunkDialect, escape_line_breaks, openai_error_object
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS, passthrough_repairer_for
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
-from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
+from welldone.protocol.envelope import ID_PREFIX, UNKNOWN_BUILD, Endpoint, Envelope
 from welldone.protocol.events import ChoiceStart, Event, Failure, Json, KeepAlive, TextEvent, UnknownFields, Usage
 from welldone.protocol.fan_out import ChoiceMerger, FanOut, sum_usage
 from welldone.protocol.fast_path import FastPath
@@ -85,6 +85,7 @@ class Pipeline(ABC):
         self.has_content: bool = False
         """Whether the last input had content, and not only a role or a keep-alive."""
         self._fallback = fallback
+        self._fingerprint: str | None = None
         self._model = model
         self._facts = self.dialect.restrict(facts, is_stream=self.IS_STREAM)
         self._fan_out = fan_out or FanOut()
@@ -123,6 +124,7 @@ class Pipeline(ABC):
     def configure(self, part: int, options: RepairOptions) -> None:
         """Set how a part is repaired, before its first byte."""
         self.parts[part].configure(options)
+        self._fingerprint = options.fingerprint
 
     # State.
 
@@ -175,6 +177,8 @@ class Pipeline(ABC):
         received = next((part.envelope for part in self.parts if part.envelope is not None), None)
         if received is not None and self._model is not None:
             received = msgspec.structs.replace(received, model=self._model)
+        if received is not None and self._fingerprint is not None and received.fingerprint == UNKNOWN_BUILD:
+            received = msgspec.structs.replace(received, fingerprint=self._fingerprint)
         return self.dialect.envelope(received, self._fallback)
 
     # Properties of the output.

@@ -81,6 +81,8 @@ class RepairOptions(msgspec.Struct, frozen=True, kw_only=True):
     """OpenAI's finish reasons by words of this upstream (chat and completions). They precede the table."""
     accept_fewer_choices: bool = False
     """Whether an answer with fewer choices than requested is sent on, where they cannot be requested again."""
+    fingerprint: str | None = None
+    """The build of the engine, in place of `envelope.UNKNOWN_BUILD`."""
     unfinished: Failure | None = UNFINISHED
     """Failure of an answer that ends without a finish reason. None: the end of the stream is the end of its answer."""
 

@@ -186,7 +186,8 @@ def repair_options(lease: BackendLease, body: Json, dialect: Endpoint | None) ->
     """Return how the reply of a backend to this body is repaired. It was translated to `dialect`, if that is set."""
     upstream = lease.upstream
     if upstream is None:
-        return RepairOptions(json_calls=callable_tools(body)) if lease.converts_json_calls else DEFAULT_OPTIONS
+        tools = callable_tools(body) if lease.converts_json_calls else None
+        return RepairOptions(json_calls=tools, fingerprint=lease.fingerprint)
     settings = upstream.settings
     return RepairOptions(
         think=think_mode_for(cast("ThinkMode", settings.think), body),
