@@ -91,6 +91,7 @@ def test_a_short_read_is_processed_at_once_and_later_reads_in_order() -> None:
         assert len(fake.pieces) == 1
         fake.exchange.data_received(WHOLE[_SLICE_BYTES:-5])
         fake.exchange.data_received(WHOLE[-5:])
+        await asyncio.sleep(0)  # the turn of the first read
         await fake.iterations()
         assert fake.body == BODY
         assert fake.ends == [None]

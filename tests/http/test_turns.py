@@ -7,15 +7,16 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from tests.http.aio import LIMIT_S, run
 from tests.http.frames import CONT, PING, TEXT, close_frame, connect, frame
-from tests.http.test_client_slices import FakeExchange
+from tests.http.test_client_slices import FakeExchange, FakeTransport
 from tests.http.test_server import GET, running_server
 from tests.http.test_websocket import Echo, echoing
 from tests.table import table
 from welldone.http.server import Handler, HttpRequest, HttpResponse
-from welldone.http.turns import SMALL_BYTES
+from welldone.http.turns import SMALL_BYTES, SlicedProtocol
 
 LAST = GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
 CHUNKED = b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -31,6 +32,29 @@ class Heartbeat:
         while True:
             self.beats += 1
             await asyncio.sleep(0)
+
+
+class RecordingProtocol(SlicedProtocol):
+    """A protocol that records its slices."""
+
+    slice_bytes = 64 * 1024
+    SLICE_LINES = 64
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transport = FakeTransport()
+        self._transport = self.transport
+        self.slices: list[bytes] = []
+
+    def _process(self, data: bytes) -> None:
+        self.slices.append(data)
+
+
+class FailingProtocol(RecordingProtocol):
+    """A protocol that fails."""
+
+    def _process(self, data: bytes) -> None:
+        raise ValueError(f"{len(data)} bytes")
 
 
 @asynccontextmanager
@@ -241,5 +265,47 @@ def test_the_slices_of_several_upstreams_share_the_turns() -> None:
             await asyncio.sleep(0)
             assert sum(len(fake.pieces) for fake in fakes) == turn
         assert {len(fake.body) for fake in fakes} == {40_000}
+
+    run(check())
+
+
+def test_of_many_connections_that_become_readable_at_once_one_is_processed_in_a_turn() -> None:
+    async def check() -> None:
+        connections = [RecordingProtocol() for _ in range(20)]
+        data = b"x" * (2 * SMALL_BYTES)
+        for connection in connections:
+            connection.data_received(data)
+        assert sum(len(connection.slices) for connection in connections) == 1
+        for _ in range(2 * len(connections)):
+            await asyncio.sleep(0)
+        assert [connection.slices for connection in connections] == [[data]] * len(connections)
+
+    run(check())
+
+
+def test_an_exception_in_a_later_slice_closes_the_connection() -> None:
+    async def check() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
+        connection = FailingProtocol()
+        connection.data_received(b"\n" * (8 * SMALL_BYTES))
+        await asyncio.sleep(0)
+        assert len(errors) == 1
+        assert connection.transport.is_aborted
+
+    errors: list[dict[str, Any]] = []
+    run(check())
+
+
+@table("data", [b"\n" * 20_000, b"x" * 200_000, b"xxxxxxx\n" * 25_000, b"x\r\n"])
+def test_a_slice_has_at_most_its_bytes_and_lines(data: bytes) -> None:
+    async def check() -> None:
+        connection = RecordingProtocol()
+        connection.data_received(data)
+        for _ in range(1 + len(data) // SMALL_BYTES):
+            await asyncio.sleep(0)
+        assert b"".join(connection.slices) == data
+        for piece in connection.slices:
+            assert len(piece) <= RecordingProtocol.slice_bytes
+            assert len(piece) <= SMALL_BYTES or piece.count(b"\n") <= RecordingProtocol.SLICE_LINES
 
     run(check())

@@ -13,7 +13,10 @@ from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 SMALL_BYTES = 1024
-"""A read of this size is processed at once, whatever it contains: it takes up to 7 ms (lines of `{}` to repair)."""
+"""A read of this size is processed at once, whatever it contains: it takes up to 7 ms (lines of `{}` to repair).
+
+Reads of this size are not bounded over connections: those of a hundred clients may follow each other without a turn.
+"""
 
 _QUEUES: WeakKeyDictionary[asyncio.AbstractEventLoop, deque[Callable[[], object]]] = WeakKeyDictionary()
 """What waits for a turn, by event loop."""
@@ -33,6 +36,14 @@ def _run_next(loop: asyncio.AbstractEventLoop, queue: deque[Callable[[], object]
     if queue:
         loop.call_soon(_run_next, loop, queue)
     work()
+
+
+def _take_free_turn() -> bool:
+    """Whether nothing waits for a turn; if so, the turn is taken."""
+    is_free = not _QUEUES.get(asyncio.get_running_loop())
+    if is_free:
+        add_turn(bool)  # what comes in the same iteration of the event loop waits for the next one
+    return is_free
 
 
 async def next_turn() -> None:
@@ -62,7 +73,9 @@ class SlicedProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Process the data, at once if it is one slice."""
-        if not self._unprocessed and (len(data) <= SMALL_BYTES or self._slice_end(data) == len(data)):
+        if not self._unprocessed and (
+            len(data) <= SMALL_BYTES or (self._slice_end(data) == len(data) and _take_free_turn())
+        ):
             self._process(data)
         else:
             self._unprocessed += data
@@ -104,14 +117,22 @@ class SlicedProtocol(asyncio.Protocol):
         data = bytes(self._unprocessed[:end])
         del self._unprocessed[:end]
         if data:
-            self._process(data)
+            try:
+                self._process(data)
+            except BaseException:
+                if self._transport is not None:
+                    self._transport.abort()  # as asyncio does after an exception in `data_received`
+                raise
         if self._unprocessed:
             self._wait_for_turn()
         elif not self._is_read_paused:
             self._read_on()
 
     def _slice_end(self, data: bytes | bytearray) -> int:
-        end = min(len(data), self.slice_bytes)
-        while end > SMALL_BYTES and data.count(b"\n", 0, end) + data.count(b"\r", 0, end) > self.SLICE_LINES:
-            end //= 2
-        return end
+        longest, end, further, lines = min(len(data), self.slice_bytes), 0, SMALL_BYTES, 0
+        while end < longest:
+            lines += data.count(b"\n", end, further) + data.count(b"\r", end, further)
+            if end and lines > self.SLICE_LINES:
+                break
+            end, further = further, 2 * further
+        return min(end, longest)

@@ -166,6 +166,8 @@ class WebSocket:
         self._buffered_bytes = 0
 
     def _receive(self, data: bytes) -> None:
+        if self._ended.is_set():
+            return  # nothing can be sent any more
         self._protocol.receive_data(data)
         for frame in self._protocol.events_received():
             assert isinstance(frame, Frame)  # the handshake is done
