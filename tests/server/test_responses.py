@@ -260,6 +260,11 @@ CODEX_TOOLS = [{"type": "function", "name": "exec_command"}, {"type": "web_searc
         ("auto", {"tools": [{"type": "custom", "name": "sh"}]}, "tools[0].type"),
         ("ignore", {"tools": CODEX_TOOLS, "tool_choice": {"type": "web_search"}}, None),
         ("ignore", {"tools": [*CODEX_TOOLS[:1], {"type": "serch"}]}, None),
+        (
+            "auto",
+            {"tools": CODEX_TOOLS, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": CODEX_TOOLS}},
+            None,
+        ),
     ],
 )
 def test_tools_that_a_chat_has_not_are_left_out_or_refused(setting: str, body: Body, param: str | None) -> None:
@@ -276,6 +281,15 @@ def test_tools_that_a_chat_has_not_are_left_out_or_refused(setting: str, body: B
         index, hosted = len(kept), body["tools"][-1]["type"]
         assert scene.requests[0].ignored_fields == (f"tools[{index}].{hosted}",)
         assert context.log_fields["ignored_tools"] == 1
+
+    run(work())
+
+
+def test_a_type_that_no_header_can_have_is_not_named() -> None:
+    async def work() -> None:
+        scene = Scene(unknown_tools="ignore")
+        await scene.create(tools=[{"type": "a\r\nX-Evil: 1"}, {"type": "x" * 200}])
+        assert scene.requests[0].ignored_fields == ("tools[0]", "tools[1]")
 
     run(work())
 

@@ -14,7 +14,7 @@ CONTINUED_HEADER = "x-welldone-continued"
 PRINTED_CALLS_HEADER = "x-welldone-printed-calls"
 """Number of choices that look like a tool call written as text."""
 IGNORED_HEADER = "x-welldone-ignored-fields"
-"""Fields of the request that the upstream's API cannot have, and that do not change the answer."""
+"""Fields of the request that the upstream's API cannot have, and tools that only OpenAI's servers run."""
 REPORT_REQUEST_HEADER = "x-welldone-report"
 """Request header that asks for the report."""
 _RULES_LIMIT = 64  # proxies limit a header to 4 to 8 KB
@@ -25,7 +25,7 @@ class ReportHeaders:
 
     def __init__(self, times: StreamTimes, shows_upstreams: bool, ignored_fields: Sequence[str] = ()) -> None:
         self._times = times
-        self._ignored = {IGNORED_HEADER: ", ".join(ignored_fields)} if ignored_fields else {}
+        self._ignored = {IGNORED_HEADER: ", ".join(ignored_fields[:_RULES_LIMIT])} if ignored_fields else {}
         self._shows_upstreams = shows_upstreams  # this client may see the names of upstreams
         names = (REPAIRS_HEADER, BROKEN_JSON_HEADER, PRINTED_CALLS_HEADER, CONTINUED_HEADER, TIMING_HEADER)
         self.trailer_names: tuple[str, ...] = (*names, UPSTREAM_HEADER) if shows_upstreams else names

@@ -108,6 +108,11 @@ def read_tools(request: schema.ResponseRequest, tool_types: tuple[str, ...], *, 
     return out
 
 
+def _is_left_out(kind: object, unknown_tools: str) -> bool:
+    """Whether a tool that a chat has not is left out: the model need not call what is only offered."""
+    return unknown_tools == "ignore" or (unknown_tools == "auto" and str(kind) in _HOSTED_TOOL_TYPES)
+
+
 class _ToolReader:
     """Reads the tools that a chat has. Others are ignored, or an error."""
 
@@ -145,10 +150,10 @@ class _ToolReader:
         if namespace is not None and kind == _NAMESPACE:
             raise fields.invalid(f"{param}.type", "a namespace cannot contain a namespace.")
         if kind not in self._tool_types:
-            is_offered = self._unknown_tools == "auto" and kind in _HOSTED_TOOL_TYPES  # the model need not call it
-            if self._unknown_tools != "ignore" and not is_offered:
+            if not _is_left_out(kind, self._unknown_tools):
                 raise unsupported_tool_type(f"{param}.type", kind, "' and '".join(self._tool_types))
-            self.ignored.append(f"{param}.{kind}")
+            is_word = re.fullmatch(r"\w{1,40}", kind, re.ASCII)  # it becomes part of a header
+            self.ignored.append(f"{param}.{kind}" if is_word else param)
             return None
         name = fields.read_fields(tool, NamedFunction, f"{param}.").name
         chat_name = name if namespace is None else self._new_chat_name(namespace.name, name, f"{param}.name")
@@ -207,7 +212,9 @@ def _read_tool_choice(
         found = fields.read_fields(value, AllowedTools, "tool_choice.")
         mode = found.mode or "auto"
         allowed = {
-            _chosen_name(tool, f"tool_choice.tools[{index}].", tools) for index, tool in enumerate(found.tools or ())
+            _chosen_name(tool, f"tool_choice.tools[{index}].", tools)
+            for index, tool in enumerate(found.tools or ())
+            if tool.get("type") in tool_types or not _is_left_out(tool.get("type"), unknown_tools)
         }
     elif unknown_tools == "ignore":  # the named tool was ignored too
         return "auto", None
