@@ -12,6 +12,7 @@ from tests.http.aio import run
 from tests.server.running_gateway import Gateway, gateway
 from tests.server.running_server import CHAT, HELLO, ROLE, RecordedReply
 from tests.table import table
+from welldone.gateway import error_mapping
 from welldone.gateway.upstream import FAILURE_THRESHOLD
 from welldone.mock.faults import FAULT_REPLIES
 from welldone.mock.script import CHUNK_TEMPLATE, MockChunk, MockReply, MockScript, json_reply
@@ -119,13 +120,27 @@ def test_a_body_without_a_length_that_has_an_end_needs_no_other(tmp_path: Path) 
 
 
 @BOTH
-@table("reply", [UNFINISHED, msgspec.structs.replace(UNFINISHED, framing="close"), NO_FINISH_REASON])
+@table("reply", [UNFINISHED, NO_FINISH_REASON])
 def test_the_error_names_the_setting(tmp_path: Path, reply: MockReply, request_body: dict[str, Any]) -> None:
     response, metrics = ask(tmp_path, reply, request_body)
     assert response.error["code"] == "incomplete_stream"
     assert 'ends = "close"' in response.error["message"]
     assert not is_stop(response)
     assert count(metrics, "unfinished") == 1
+
+
+@BOTH
+def test_the_end_of_the_connection_is_no_end_of_an_answer(tmp_path: Path, request_body: dict[str, Any]) -> None:
+    reply = msgspec.structs.replace(UNFINISHED, framing="close")
+    response, metrics = ask(tmp_path, reply, request_body)
+    assert "ends = " not in response.error["message"]
+    assert count(metrics, "cut") >= 1
+
+
+def test_the_error_of_a_gateway_behind_this_one_is_no_answer_without_an_end(tmp_path: Path) -> None:
+    error = msgspec.to_builtins(error_mapping.UNFINISHED)
+    _, metrics = ask(tmp_path, MockReply((ROLE, MockChunk(f"data: {json.dumps({'error': error})}\n\n"))), STREAM)
+    assert count(metrics, "unfinished") == 0
 
 
 def test_delivered_text_stays_delivered(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ class UpstreamLog:
         self._last_errors: dict[str, str | None] = {}
         self._open_breakers: set[str] = set()
         self._failing: set[str] = set()
+        self._unfinished_digits: dict[str, int] = {}  # of the last logged count of answers without an end
 
     def update(self, upstream: Upstream) -> None:
         """Log what has changed about the upstream."""
@@ -66,6 +67,10 @@ class UpstreamLog:
             note(logging.WARNING, upstream.problem, url=redacted_url(upstream.settings))
         elif upstream.problem != before:
             note(logging.INFO, "the upstream has recovered")
+        digits = len(str(upstream.unfinished_count))
+        if upstream.hint is not None and digits != self._unfinished_digits.get(upstream.name):
+            self._unfinished_digits[upstream.name] = digits
+            note(logging.WARNING, upstream.hint, url=redacted_url(upstream.settings))
         if upstream.recent_failure is not None and upstream.name not in self._failing:
             self._failing.add(upstream.name)
             note(logging.WARNING, "all recent requests to the upstream failed", last=upstream.recent_failure)

@@ -180,6 +180,8 @@ class Upstream:
         self.cooldown_until: float = 0.0
         self.reasoning_fields: dict[str, Sequence[str]] = {}
         """The members of a message that carried reasoning in the last answers, by model."""
+        self.unfinished_count: int = 0
+        """Answers that ended well, but without a finish reason."""
         self.kind: str = _REPLICA_KIND if settings.is_dynamic else _kind_by_host(self.address.host)
         self._clock = clock
         self._on_change = on_change
@@ -189,15 +191,18 @@ class Upstream:
         self._was_ever_healthy = False
         self._health_problem: str | None = None
         self._listing_problem: str | None = None
-        self._unfinished_count = 0  # answers that ended well, but without a finish reason
         self._models: dict[str, ListedModel] | None = None
 
     @property
     def problem(self) -> str | None:
         """What is wrong and what to do, without addresses and keys; None if healthy."""
-        ended = f"the upstream ended {self._unfinished_count:,} of its answers without a finish_reason"
-        hint = f'{ended}; if that is its way, set ends = "close" for it' if self._unfinished_count else None
-        return self._health_problem or self._listing_problem or hint
+        return self._health_problem or self._listing_problem
+
+    @property
+    def hint(self) -> str | None:
+        """What to set for this upstream; None if nothing."""
+        ended = f"the upstream ended {self.unfinished_count:,} of its answers without a finish_reason"
+        return f'{ended}; if that is its way, set ends = "close" for it' if self.unfinished_count else None
 
     @property
     def recent_failure(self) -> str | None:
@@ -270,7 +275,7 @@ class Upstream:
         self.is_healthy = not self.is_unassigned
         self.cooldown_until = 0.0
         self.breaker.record_success()
-        self._failed_probes = self._failed_requests = 0
+        self._failed_probes = self._failed_requests = self.unfinished_count = 0
         self._health_problem = "no replica of the cluster is assigned to this upstream" if self.is_unassigned else None
         self._notify_if_changed(before)
 
@@ -288,8 +293,8 @@ class Upstream:
     def record_request(self, failure: str | None) -> None:
         """Record the result of a request: None, or the outcome of its failure."""
         if failure == OUTCOME_UNFINISHED:
-            self._unfinished_count += 1
-            if str(self._unfinished_count).strip("0") == "1":  # 1, 10, 100: the log has a line for each
+            self.unfinished_count += 1
+            if str(self.unfinished_count).strip("0") == "1":  # 1, 10, 100: the log has a line for each
                 self._on_change(self)
         was_failing = self._failed_requests >= FAILING_AFTER_REQUESTS
         self._failed_requests = 0 if failure is None else self._failed_requests + 1

@@ -304,7 +304,7 @@ class StateApi:
             name=upstream.name,
             kind=upstream.kind or None,
             is_healthy=upstream.is_healthy,
-            trouble=upstream.problem,
+            trouble=upstream.problem or upstream.hint,
             failing=upstream.recent_failure,
             breaker=upstream.breaker.state,
             running=counts.running,
