@@ -288,7 +288,7 @@ def test_tools_that_a_chat_has_not_are_left_out_or_refused(setting: str, body: B
 def test_a_type_that_no_header_can_have_is_not_named() -> None:
     async def work() -> None:
         scene = Scene(unknown_tools="ignore")
-        await scene.create(tools=[{"type": "a\r\nX-Evil: 1"}, {"type": "x" * 200}])
+        await scene.create(tools=[{"type": "a\r\nX-Evil: 1"}, {"type": "x" * 100}])
         assert scene.requests[0].ignored_fields == ("tools[0]", "tools[1]")
 
     run(work())
