@@ -19,7 +19,6 @@ from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import HELLO_REPLY, MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
 from welldone.protocol.catalog import RULES
-from welldone.rules.tool_markup import find_tool_markup
 
 Handler = Callable[[MockHttpRequest], MockReply]
 
@@ -143,43 +142,6 @@ def test_a_call_in_spite_of_tool_choice_none_is_reported() -> None:
         "tools-none", lambda http_request: ideal.answer(with_fields(http_request, tool_choice="required"))
     )
     assert (broken_rules(session), reason) == (set(), "a tool was called, although tool_choice was none")
-
-
-@table(
-    "text",
-    [
-        CALL,
-        "Let me see. " + CALL,
-        "[TOOL_CALLS][]",
-        "<function=get_weather>",
-        '{"name": "get_weather", "arguments": {}}',
-        '[{"name": "get_weather", "arguments": "{}"}]',
-        '{"name": "get_weather", "parameters": {"city": "Paris"}}',
-        'I call it:\n```json\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n```\nDone.',
-        '```\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n```',
-    ],
-)
-def test_markup_is_recognised(text: str) -> None:
-    assert find_tool_markup(text, ["get_weather"])
-
-
-@table(
-    "text",
-    [
-        "",
-        "It is sunny in Paris.",
-        '{"city": "Paris"}',
-        "[]",
-        '{"name": "another", "arguments": {}}',
-        '{"name": "get_weather"}',
-        '{"name": ["get_weather"], "arguments": {}}',
-        '{"name": "get_weather", "parameters": {"type": "object", "properties": {}}}',
-        "```json\n{\n```",
-        "[" * 9_000,
-    ],
-)
-def test_other_text_is_not_markup(text: str) -> None:
-    assert find_tool_markup(text, ["get_weather"]) is None
 
 
 # ---- answers that must be JSON

@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 
 from welldone.rules.rule_check import CheckList, Violation
-from welldone.rules.tool_markup import find_named_markup, find_tool_markup
+from welldone.rules.tool_markup import find_answered_call, find_whole_call
 from welldone.rules.view import choices
 from welldone.rules.view.choices import ARGUMENTS_MEMBER, AssembledToolCall, ChoiceDelta, ChoiceView, ToolCallDelta
 from welldone.rules.view.view import ReplyKind, TraceView
 
 TRUNCATING_FINISH_REASONS = ("length", "content_filter")
 """Reasons after which a call may be incomplete."""
+_WHOLE_FINISH_REASONS = ("stop", "tool_calls", "function_call")
+"""Reasons of an answer that certainly was not cut off."""
 
 CHECKS = CheckList()
 
@@ -183,18 +185,21 @@ def _no_markup_leak(view: TraceView) -> Iterator[Violation]:
     choice = request.get("tool_choice")
     is_required = choice == "required" or choices.as_object(choice).get("type") in ARGUMENTS_MEMBER
     for location, text, has_calls in _answers(view) if names and choice != "none" else ():
-        find = find_named_markup if has_calls else find_tool_markup if is_required else None
+        find = find_whole_call if has_calls else find_answered_call if is_required else None
         if find is not None and (markup := find(text, names)) is not None:
             yield Violation(location, {"content": markup}, "tool_calls, and no markup in content")
 
 
 def _answers(view: TraceView) -> Iterator[tuple[ChoiceDelta | None, str, bool]]:
-    """Yield the last delta, the text, and whether there are tool calls, of each choice."""
+    """Yield the last delta, the text, and whether there are tool calls, of each choice that was not cut off."""
     for choice in view.choices:
-        yield choice.deltas[-1], choice.text, bool(choice.tool_calls)
-    for whole in choices.as_list(view.reply_object.get("choices")) if view.reply_kind is ReplyKind.WHOLE else ():
-        message = choices.as_object(choices.as_object(whole).get("message"))
-        yield None, choices.as_text(message.get("content")), bool(message.get("tool_calls"))
+        if choice.finish_delta and choice.finish_delta.finish_reason in _WHOLE_FINISH_REASONS:
+            yield choice.deltas[-1], choice.text, bool(choice.tool_calls)
+    wholes = choices.as_list(view.reply_object.get("choices")) if view.reply_kind is ReplyKind.WHOLE else []
+    for whole in map(choices.as_object, wholes):
+        message = choices.as_object(whole.get("message"))
+        if whole.get("finish_reason") in _WHOLE_FINISH_REASONS:
+            yield None, choices.as_text(message.get("content")), bool(message.get("tool_calls"))
 
 
 @CHECKS.each("tool-no-content-in-same-delta", lambda view: view.choice_deltas)
