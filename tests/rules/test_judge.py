@@ -297,6 +297,11 @@ ARGS = {"function": {"arguments": '{"x":1}'}}
             {"err-then-done", "delta-role-once"},
         ),
         (frame(envelope([choice({}, None)])) + DONE, {"delta-role-first", "fin-always-sent"}),
+        (chat({"content": "Hi"}).replace(b'"index"', b'"error":{"code":null,"message":null},"index"'), set()),
+        (chat({"content": "Hi"}).replace(b'"index"', b'"error":{"code":0,"message":""},"index"'), set()),
+        (chat({"content": "Hi"}).replace(b'"index"', b'"error":"","index"'), set()),
+        (chat({"content": "Hi"}).replace(b'"index"', b'"error":{"code":502},"index"'), {"err-not-with-choices"}),
+        (chat({"content": "Hi"}).replace(b'"index"', b'"error":"It broke.","index"'), {"err-not-with-choices"}),
         # Extensions.
         (chat({"reasoning_content": "Hm"}, {"content": "Hi"}, {"refusal": "no"}), set()),
         (chat({"annotations": "x"}), {"ext-annotations"}),

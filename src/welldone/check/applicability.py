@@ -17,7 +17,7 @@ from welldone.rules.view import anthropic, responses
 from welldone.rules.view.anthropic import content_blocks
 from welldone.rules.view.choices import REASONING_FIELDS, as_list, as_object
 from welldone.rules.view.responses import StreamedText
-from welldone.rules.view.stream import MessageKind
+from welldone.rules.view.stream import MessageKind, has_error_content
 from welldone.rules.view.view import ReplyKind, TraceView, has_usage
 
 NO_APPLICABLE_REPLY = "no reply to which the rule applies"
@@ -54,7 +54,7 @@ def _has_chunk_field(name: str) -> Callable[[TraceView], bool]:
 
 
 def _has_error_with_choices(view: TraceView) -> object:
-    return view.all_errors or any(part.choice.get("error") for part in view.choice_deltas)
+    return view.all_errors or any(has_error_content(part.choice) for part in view.choice_deltas)
 
 
 def _has_delta_field(name: str) -> Callable[[TraceView], bool]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from welldone.protocol import sse
 from welldone.rules.rule_check import CheckList, Violation
 from welldone.rules.view.choices import ChoiceView, as_object
-from welldone.rules.view.stream import MessageKind, StreamMessage
+from welldone.rules.view.stream import MessageKind, StreamMessage, has_error_content
 from welldone.rules.view.view import STREAM_KINDS, ReplyKind, TraceView
 
 ERROR_MEMBERS = ("message", "type", "param", "code")
@@ -108,8 +108,8 @@ def _not_with_choices(view: TraceView) -> Iterator[Violation]:
         if "choices" in message.json:
             yield Violation(message, message.value.source, expected)
     for part in view.choice_deltas:
-        if error := as_object(part.choice.get("error")):
-            yield Violation(part, {"choices": [{"error": error}]}, expected)
+        if has_error_content(part.choice):
+            yield Violation(part, {"choices": [{"error": part.choice["error"]}]}, expected)
 
 
 @CHECKS.each("err-event-name", lambda view: view.all_errors)

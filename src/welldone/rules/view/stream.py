@@ -161,7 +161,7 @@ def error_kind(value: object, event: str = "") -> MessageKind | None:
     """Classify a JSON value as an error; None if it is none."""
     if not isinstance(value, dict):
         return None
-    if _has_error_content(value):
+    if has_error_content(value):
         return MessageKind.ERROR
     if value.get("object") == "error" or value.keys() == {"detail"}:
         return MessageKind.FLAT_ERROR
@@ -173,7 +173,8 @@ def error_kind(value: object, event: str = "") -> MessageKind | None:
     return None
 
 
-def _has_error_content(value: dict[str, Any]) -> bool:
+def has_error_content(value: dict[str, Any]) -> bool:
+    """Whether an object has an `error` that is not empty. An empty one counts only without other members."""
     error = value.get("error")
     contents = list(error.values()) if isinstance(error, dict) else [error]
     return any(contents) or (error is not None and (value.get("type") == "error" or value.keys() == {"error"}))
