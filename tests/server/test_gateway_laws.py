@@ -13,13 +13,13 @@ from tests.laws.strategies import ENVELOPES, any_bytes, damaged, recorded_stream
 from tests.server.persistent_gateway import PersistentGateway, persistent_gateway
 from tests.server.running_server import RecordedReply
 from tests.table import table
-from welldone.gateway.error_mapping import UNFINISHED
+from welldone.gateway.error_mapping import UNFINISHED_UPSTREAM
 from welldone.mock.script import HELLO_REPLY, MockChunk, MockReply, ReplyEnd, ReplyFraming, cut_at, with_raw_http
 from welldone.protocol.catalog import RULES, Repairability
 from welldone.protocol.collect import CollectedReply as Collected
 from welldone.protocol.collect import collect
 from welldone.protocol.envelope import Endpoint
-from welldone.protocol.fields import UNFINISHED as CORE_UNFINISHED
+from welldone.protocol.fields import UNFINISHED
 from welldone.protocol.pipeline import StreamPipeline
 from welldone.protocol.reader import EventReader
 from welldone.protocol.repair_log import RepairLog
@@ -168,7 +168,7 @@ def test_the_gateway_sends_what_the_core_produces(running_gateway: PersistentGat
     if not is_success:
         assert collected.failure is not None
         # Comments are left out before frames are counted.
-        expected_failure = UNFINISHED if collected.failure == CORE_UNFINISHED else collected.failure
+        expected_failure = UNFINISHED_UPSTREAM if collected.failure == UNFINISHED else collected.failure
         sent, own = (FRAME.sub("", text) for text in (response.error["message"], expected_failure.message))
         assert sent == own or (sent.endswith("…") and own.startswith(sent[:-1]))  # a long message is shortened
     if "stream" in case.request and response.status == 200:

@@ -447,7 +447,7 @@ def empty_reply() -> AttemptFailure:
     return AttemptFailure(_bad_gateway("The upstream's response is empty.", "incomplete_stream"), OUTCOME_CUT)
 
 
-UNFINISHED = incomplete_stream_failure(
+UNFINISHED_UPSTREAM = incomplete_stream_failure(
     'The upstream\'s answer ended without a finish_reason. If that is its way, the gateway needs ends = "close" for it.'
 )
 """Failure of an answer of an upstream that may be complete. `Upstream` counts them."""

@@ -9,7 +9,7 @@ from typing import cast
 import msgspec
 
 from welldone.gateway.backends import Backend, BackendLease
-from welldone.gateway.error_mapping import UNFINISHED, sanitize_failure
+from welldone.gateway.error_mapping import UNFINISHED_UPSTREAM, sanitize_failure
 from welldone.gateway.upstream import Upstream
 from welldone.protocol.deltas import REASONING_FIELDS
 from welldone.protocol.dialects.base import Dialect
@@ -197,6 +197,6 @@ def repair_options(lease: BackendLease, body: Json, dialect: Endpoint | None) ->
         map_failure=lambda failure: sanitize_failure(failure, upstream.secrets),
         upstream_dialect=dialect,
         json_calls=callable_tools(body) if settings.json_tool_calls else None,
-        unfinished=UNFINISHED if settings.ends == "finish" else None,
+        unfinished=UNFINISHED_UPSTREAM if settings.ends == "finish" else None,
         finish_reasons=settings.finish_reasons,
     )
