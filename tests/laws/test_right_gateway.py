@@ -11,7 +11,9 @@ from tests.laws.right_gateway import ROUTES, SERVERS, STREAMS_PER_SERVER, law_ga
 from tests.table import table
 
 
-@pytest.mark.parametrize("streams", [20, pytest.param(2_000, marks=pytest.mark.tier2)])
+@pytest.mark.parametrize(
+    "streams", [20, pytest.param(200, marks=pytest.mark.tier2), pytest.param(2_000, marks=pytest.mark.tier3)]
+)
 @table("dialect", ROUTES)
 def test_a_legal_stream_keeps_its_content(tmp_path: Path, dialect: str, streams: int) -> None:
     seeds = range(streams // STREAMS_PER_SERVER if dialect == SERVERS else streams)

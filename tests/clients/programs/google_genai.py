@@ -75,7 +75,7 @@ def _read(elements: Iterable[ClientValue], shown: ShownAnswer) -> list[ClientVal
             assert shown.finish is None
             shown.finish = candidate.finish_reason.value
         if (usage := element.usage_metadata) is not None:
-            counts = [usage.prompt_token_count, usage.candidates_token_count + (usage.thoughts_token_count or 0)]
+            counts = [usage.prompt_token_count, (usage.candidates_token_count or 0) + (usage.thoughts_token_count or 0)]
             shown.usage = [*counts, usage.total_token_count]
     return parts
 
