@@ -138,7 +138,7 @@ def test_the_end_of_the_connection_is_no_end_of_an_answer(tmp_path: Path, reques
 
 
 def test_the_error_of_a_gateway_behind_this_one_is_no_answer_without_an_end(tmp_path: Path) -> None:
-    error = msgspec.to_builtins(error_mapping.UNFINISHED)
+    error = msgspec.to_builtins(error_mapping.UNFINISHED_UPSTREAM)
     _, metrics = ask(tmp_path, MockReply((ROLE, MockChunk(f"data: {json.dumps({'error': error})}\n\n"))), STREAM)
     assert count(metrics, "unfinished") == 0
 

@@ -189,9 +189,9 @@ def map_upstream_error(
 def sanitize_failure(failure: Failure, secrets: Collection[str]) -> Failure:
     """Redact an error that came as an event in a stream, or as the body of a 200."""
     redacted = {name: _redact(value, secrets) for name, value in msgspec.structs.asdict(failure).items()}
-    if failure is UNFINISHED:
+    if failure is UNFINISHED_UPSTREAM:
         return failure
-    if failure == UNFINISHED:  # the error of a gateway behind this one: it is no answer without an end
+    if failure == UNFINISHED_UPSTREAM:  # the error of a gateway behind this one: it is no answer without an end
         failure = msgspec.structs.replace(failure, type="server_error")
     has_secret = any(secret in repr(failure.extra_fields) for secret in secrets if len(secret) >= _MIN_SECRET_LENGTH)
     return Failure(
