@@ -235,3 +235,28 @@ def test_data_that_is_not_strict_json_is_read_all_the_same() -> None:
     whole = repairer(is_stream=False)
     whole.feed_reply(json.dumps(empty).encode())
     assert json.loads(whole.body()) == empty
+
+
+@table("heartbeat", [{"cost": 1}, {"heartbeat": 17}, {"type": "ping"}, "ping", [1712345]])
+def test_a_heartbeat_is_no_part_of_the_answer(heartbeat: object) -> None:
+    stream = repairer()
+    sent = stream.feed(frames(heartbeat, ANSWER[0], heartbeat, *ANSWER[1:], heartbeat)) + stream.close()
+    assert elements(sent) == list(ANSWER)
+    assert stream.repair_log.counts() == {"gem-element": 3}
+
+
+def test_content_in_an_object_that_is_no_response_is_an_error() -> None:
+    assert "error" in repair(frames(*ANSWER[:2], {"content": {"parts": [TEXT]}}, *ANSWER[2:]))[-1]
+
+
+@table(
+    ("part", "right"),
+    [
+        ({"text": "Hi", "thoughtSignature": 7}, [{"text": "Hi"}]),
+        ({"functionCall": []}, []),
+        ({}, [{}]),
+    ],
+)
+def test_a_part_loses_only_the_value_that_is_wrong(part: Json, right: list[Json]) -> None:
+    first, last = repair(frames(element(candidate(part)), ANSWER[-1]))
+    assert (first, last) == (element(candidate(*right)), ANSWER[-1])

@@ -25,6 +25,9 @@ from tests.table import table
 from welldone.protocol.dialects.anthropic import blocks
 from welldone.protocol.events import Json
 
+THINKING = [block_start(0, "thinking"), thinking_delta(0, "hm"), block_stop(0)]
+HELLO = [block_start(1), block_delta(1, "Hi"), block_stop(1)]
+
 
 @table(
     ("parts", "expected", "logged"),
@@ -442,3 +445,60 @@ def test_missing_members_of_message_start_are_added(message: Json | None, logged
     assert start == expected
     assert {"input_tokens", "output_tokens"} <= start["usage"].keys()
     assert repaired.rules == logged
+
+
+@table(
+    ("parts", "expected"),
+    [
+        ([*THINKING[:2], block_stop(0), signature_delta(0), *HELLO], [*THINKING[:2], block_stop(0), *HELLO]),
+        ([*THINKING[:2], *HELLO[:1], signature_delta(0), *HELLO[1:]], [*THINKING[:2], block_stop(0), *HELLO]),
+        ([*THINKING[:2], block_stop(0), *HELLO[:2], signature_delta(1), HELLO[2]], [*THINKING[:2], block_stop(0), *HELLO]),
+        ([*TEXT[:2], block_delta(0, "abc", "vendor_delta", "x"), block_stop(0)], TEXT),
+        (
+            [block_start(0, "redacted_thinking", data="x"), signature_delta(0), block_stop(0)],
+            [block_start(0, "redacted_thinking", data="x"), block_stop(0)],
+        ),
+    ],
+)
+def test_a_signature_without_its_thought_is_left_out(parts: list[Json], expected: list[Json]) -> None:
+    assert RepairedStream(START, *parts, DELTA, END).values == [START, *expected, DELTA, END]
+
+
+def test_content_in_an_unknown_delta_of_a_text_is_an_error() -> None:
+    parts = [*TEXT[:2], block_delta(0, "abc", "vendor_delta", "text"), block_stop(0), DELTA, END]
+    assert RepairedStream(START, *parts).repairer.failure is not None
+
+
+def test_the_pieces_of_a_signature_may_be_equal() -> None:
+    signed = [*THINKING[:2], signature_delta(0, "AB"), signature_delta(0, "AB"), block_stop(0)]
+    check_blocks([*signed, *HELLO], [*signed, *HELLO])
+
+
+@table(
+    ("start", "deltas"),
+    [
+        ([{"id": 42}, {"id": 43}], []),
+        ({"id": 42}, ["{}"]),
+        ({"id": {"type": 42}}, ['{"id":', "{}}"]),
+    ],
+)
+def test_a_name_is_content_in_tool_input(start: object, deltas: list[str]) -> None:
+    parts = [block_start(0, "tool_use", input=start), *(input_delta(0, text) for text in deltas), block_stop(0)]
+    assert RepairedStream(START, *parts, TOOL_USE, END).repairer.failure is not None
+
+
+@table(
+    ("start", "sent"),
+    [
+        ([{"id": 42}], '{"id":42}'),
+        ([{}], '{"a":1}'),
+        ([], '{"a":1}'),
+        (False, '{"a":1}'),
+        ("null", '{"a":1}'),
+        ({"id": None, "a": [0, "", " "]}, '{"a":1}'),
+    ],
+)
+def test_input_without_content_is_replaced(start: object, sent: str) -> None:
+    parts = [block_start(0, "tool_use", input=start), input_delta(0, sent), block_stop(0)]
+    repaired = RepairedStream(START, *parts, TOOL_USE, END)
+    assert repaired.values == [START, block_start(0, "tool_use"), input_delta(0, sent), block_stop(0), TOOL_USE, END]

@@ -152,3 +152,40 @@ def test_an_event_of_a_newer_api_is_forwarded(given: list[Json], expected: list[
     whole.close()
     assert whole.failure is None
     assert b"a_new_event" not in whole.body()
+
+
+HEARTBEATS = [
+    b'event: heartbeat\ndata: {"time":"2025-01-01"}\n\n',
+    b'data: {"ts":17}\n\n',
+    b'event: message\ndata: {"type":"vendor","ts":17}\n\n',
+    b'event: usage\ndata: {"input":17,"cost":0.5}\n\n',
+    b'data: {"type":"amazon-bedrock-invocationMetrics","x":17}\n\n',
+    b'data: "ping"\n\n',
+    b'data: ["keepalive",1712345,true]\n\n',
+]
+
+
+@table("heartbeat", HEARTBEATS)
+def test_a_heartbeat_is_no_part_of_the_answer(heartbeat: bytes) -> None:
+    repaired = RepairedStream(START, heartbeat, *TEXT[:2], heartbeat, TEXT[2], DELTA, END)
+    assert (repaired.values, repaired.rules) == ([START, *TEXT, DELTA, END], ["msg-no-unknown-events"])
+    assert repaired.repairer.failure is None
+
+
+@table(
+    "foreign",
+    [
+        b'event: x\ndata: {"choices":[{"delta":{"content":"Hi"}}]}\n\n',
+        b'event: x\ndata: {"type":"vendor","x":{"text":"Hi"}}\n\n',
+        b'data: "{\\"delta\\":{\\"text\\":\\"Hi\\"}}"\n\n',
+    ],
+)
+def test_content_in_a_foreign_event_is_an_error(foreign: bytes) -> None:
+    assert RepairedStream(START, foreign, *TEXT, DELTA, END).repairer.failure is not None
+    after = RepairedStream(START, *TEXT, DELTA, END, foreign)
+    assert (after.values, after.repairer.repair_log.lost) == ([START, *TEXT, DELTA, END], None)
+
+
+def test_content_in_an_event_of_a_newer_api_without_a_name_is_forwarded() -> None:
+    new: Json = {"type": "x", "text": "Hi"}
+    assert RepairedStream(START, frame(new, ""), *TEXT, DELTA, END).values == [START, new, *TEXT, DELTA, END]

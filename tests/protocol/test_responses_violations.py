@@ -222,3 +222,18 @@ def test_placeholder_arguments_are_discarded() -> None:
 @pytest.mark.parametrize(("arguments", "broken"), [("{}", 0), ("{", 1), ("[]", 1)])
 def test_invalid_arguments_are_counted(arguments: str, broken: int) -> None:
     assert repair(call_stream(arguments))[1].result.invalid_arguments_count == broken
+
+
+@table("heartbeat", [b'data: {"ts":17}\n\n', b'data: "ping"\n\n', b'event: heartbeat\ndata: {"ts":17}\n\n'])
+def test_a_heartbeat_is_no_part_of_the_answer(heartbeat: bytes) -> None:
+    repairer = ResponsesRepairer(fallback=HEAD)
+    *events, last = map(frame, text_stream())
+    repaired = read(repairer.feed(b"".join([heartbeat.join(events), heartbeat, last])) + repairer.close())
+    assert repaired == text_stream()
+    assert "resp-no-unknown-events" in repairer.repair_log.counts()
+
+
+def test_content_in_an_object_that_is_no_event_is_an_error() -> None:
+    repairer = ResponsesRepairer(fallback=HEAD)
+    foreign = b'data: {"choices":[{"delta":{"content":"Hi"}}]}\n\n'
+    assert read(repairer.feed(foreign.join(map(frame, text_stream()))))[-1]["type"] == "response.failed"

@@ -5,6 +5,7 @@ dialect survive. `PassthroughRepairer` handles frames, JSON, errors in the forma
 subclass per dialect handles its events. It has the interface of a `Pipeline` with one part.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar, TypeAlias
@@ -25,7 +26,7 @@ from welldone.protocol.fields import (
 )
 from welldone.protocol.frame_checks import check_characters, check_lines, recover_data
 from welldone.protocol.json_budget import exceeds_blocking_budget, run_to_completion
-from welldone.protocol.repair_log import RepairLog
+from welldone.protocol.repair_log import RepairLog, format_json
 from welldone.protocol.request_facts import RepairOptions
 from welldone.protocol.result import PartState, RepairResult
 
@@ -35,6 +36,16 @@ FrameOutput: TypeAlias = tuple[sse.Frame | None, bytes]
 _LEARNING_ATTEMPTS = 16  # templates per stream; each part needs one
 _CONTENTLESS_EVENT_TYPES = ("response.created", "response.queued", "response.in_progress", "message_start", "ping")
 """Events that a server may send before it generates output."""
+_CONTENT = re.compile(
+    r'"(?:arguments|args|code|content|delta|functionCall|input|output|partial_json|parts|reasoning\w*|refusal|text'
+    r'|thinking|tool_calls)\\*":(?![-\d])'
+)
+"""A member with content of an answer, of any dialect, also in JSON within a string. A number is a count."""
+
+
+def has_content(value: object) -> bool:
+    """Whether JSON that is no event of the answer may have content: a heartbeat or metrics have none."""
+    return _CONTENT.search(format_json(value)) is not None
 
 
 class PassthroughRepairer(ABC):
@@ -301,6 +312,11 @@ class PassthroughRepairer(ABC):
 
     # Used by the dialects.
 
+    def _leave_out(self, value: object) -> None:
+        """Drop JSON that is no event."""
+        is_lost = not self.is_done and has_content(value)
+        (self.repair_log.drop if is_lost else self.repair_log.record)(self._UNKNOWN_EVENT_RULE, value)
+
     def _add_finish_reason(self, reason: str) -> None:
         self.finish_reasons += (reason,)
 
@@ -381,5 +397,5 @@ class PassthroughRepairer(ABC):
         values = [item for value in values for item in (value if isinstance(value, list) else [value])]
         objects = [self._scrub_event(item) for item in values if isinstance(item, dict)]
         if len(objects) < len(values) or not values:
-            self.repair_log.drop(self._UNKNOWN_EVENT_RULE, [item for item in values if not isinstance(item, dict)])
+            self._leave_out([item for item in values if not isinstance(item, dict)])
         return b"".join(self._process_event(item, frame.event) for item in objects if self.failure is None)

@@ -10,13 +10,13 @@ from welldone.protocol import sse
 from welldone.protocol.dialects.anthropic import emitter, objects
 from welldone.protocol.dialects.anthropic.blocks import BlockSequencer
 from welldone.protocol.dialects.base import KEEP_ALIVE
-from welldone.protocol.dialects.same_dialect import PassthroughRepairer
+from welldone.protocol.dialects.same_dialect import PassthroughRepairer, has_content
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Failure, Json, Usage
 from welldone.protocol.fields import bad_stream_failure, has_error, incomplete_stream_failure, read_error
 from welldone.protocol.finish_reasons import finish_word, interrupted_failure
 from welldone.protocol.lenient_json import as_object, clean_unicode, parse_lenient, scrub_object
-from welldone.protocol.repair_log import RepairLog, is_empty
+from welldone.protocol.repair_log import RepairLog
 
 _PENDING_EVENTS_LIMIT = 64  # unknown events before message_start; more come only from a broken server
 _STOP_FIELDS = ("stop_reason", "stop_sequence")
@@ -129,13 +129,12 @@ class MessagesRepairer(PassthroughRepairer):
         """Forward an event of a newer API version; drop foreign data and events of other dialects."""
         if read_error(value, b"", RepairLog()) is not None:
             return self._on_error(value)
-        self.repair_log.record("msg-no-unknown-events", value)
         kind = value.get("type")
-        members = value.get("choices", value)
         is_event = isinstance(kind, str) and not kind.startswith("response.") and "choices" not in value
-        if not is_event or (name != kind and (name or is_empty(members))):
-            self.repair_log.drop("msg-no-unknown-events", members)
+        if not is_event or (name != kind and (name or not has_content(value))):
+            self._leave_out(value)
             return b""
+        self.repair_log.record("msg-no-unknown-events", value)
         if not self.has_started:
             if len(self._pending_events) < _PENDING_EVENTS_LIMIT:
                 self._pending_events.append(value)

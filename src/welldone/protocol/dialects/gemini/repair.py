@@ -195,7 +195,7 @@ class GeminiRepairer(PassthroughRepairer):
         if failure is not None:
             return self._fail(failure)
         if not value.keys() & _REPLY_MEMBERS:
-            self.repair_log.drop(self._UNKNOWN_EVENT_RULE, value)
+            self._leave_out(value)
             return b""
         given = value.get("candidates")
         if given is not None:

@@ -116,7 +116,7 @@ class ResponsesRepairer(PassthroughRepairer):
             OutputRepairer.HANDLERS[kind](self._output_repairer, value)
         else:
             # An event of another type is not part of the answer, and strict clients raise on it.
-            self.repair_log.drop("resp-no-unknown-events", None if kind else value)
+            self._leave_out({} if kind else value)
             if kind.startswith("response.") and len(self._pending_events) < _PENDING_EVENTS_LIMIT:
                 self._pending_events.append(value)  # of a newer API version
         if self._pending_events and self._emitter.has_started:
