@@ -185,6 +185,9 @@ EXCEPTIONS: dict[str, Callable[[str, Path, str, Value], bool]] = {
     "a name or a position is not content: the repair writes the right one": (
         lambda name, path, done, event: not NAMES.isdisjoint(path[-1:])
     ),
+    "no client can read a signature of another shape, and the thought is whole without it": (
+        lambda name, path, done, event: path[-1:] == ("thoughtSignature",)
+    ),
     "no client can read log probabilities of another shape, and the text is whole without them": (
         lambda name, path, done, event: "logprobs" in path
     ),

@@ -221,13 +221,13 @@ class GeminiRepairer(PassthroughRepairer):
         content = self.repair_log.read_object(given, "gem-content")
         if (parts := content.get("parts")) is not None:
             found = self.repair_log.read_objects(parts or [], "gem-parts")
-            content = content | {"parts": [self._right_part(part) for part in found]}
+            content = content | {"parts": [right for part in found if (right := self._right_part(part)) or not part]}
         return candidate | {"content": content if isinstance(given, dict) else content or None}
 
     def _right_part(self, part: Json) -> Json:
         wrong = {n: v for n, v in part.items() if v is not None and not isinstance(v, _PART_TYPES.get(n, object))}
-        if wrong:
-            self.repair_log.drop("gem-parts", wrong)
+        if wrong:  # a signature is no content
+            self.repair_log.drop("gem-parts", [wrong[name] for name in wrong if name != "thoughtSignature"])
         return {name: value for name, value in part.items() if name not in wrong}
 
     def _with_model(self, value: Json) -> Json:
