@@ -161,14 +161,15 @@ def content_blocks(answer: CollectedChoice) -> list[Json]:
 
 def stop_members(reason: str, stop: str | None, *, has_tool_use: bool, has_refusal: bool) -> Json:
     """Convert a finish reason to a stop reason and, if one matched, the stop sequence, with the members beside them."""
+    members: Json = {"stop_sequence": None, "stop_details": None, "container": None}
     stop_reason = "end_turn" if reason == "tool_calls" else _STOP_REASON_FOR.get(reason, "end_turn")
     if has_tool_use and reason not in ("content_filter", "length"):
         stop_reason = "tool_use"  # also for forced calls, for which OpenAI sends `stop`
     elif has_refusal and reason != "length":
         stop_reason = "refusal"
     elif stop is not None and reason != "length":
-        return {"stop_reason": "stop_sequence", "stop_sequence": stop, "stop_details": None, "container": None}
-    return {"stop_reason": stop_reason, "stop_sequence": None, "stop_details": None, "container": None}
+        stop_reason, members["stop_sequence"] = "stop_sequence", stop
+    return {"stop_reason": stop_reason} | members
 
 
 def normalise_stop_reason(word: str) -> str | None:
