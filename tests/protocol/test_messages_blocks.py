@@ -216,7 +216,7 @@ def text_block(*texts: str) -> list[Json]:
             ),
             [
                 *(block_start(0, "thinking"), thinking_delta(0, "Let me"), signature_delta(0)),
-                *(thinking_delta(0, ""), thinking_delta(0, " see."), signature_delta(0), block_stop(0)),
+                *(thinking_delta(0, ""), thinking_delta(0, " see."), block_stop(0)),
             ],
         ),
         # The text of a block that waits for a tool call.
@@ -452,7 +452,10 @@ def test_missing_members_of_message_start_are_added(message: Json | None, logged
     [
         ([*THINKING[:2], block_stop(0), signature_delta(0), *HELLO], [*THINKING[:2], block_stop(0), *HELLO]),
         ([*THINKING[:2], *HELLO[:1], signature_delta(0), *HELLO[1:]], [*THINKING[:2], block_stop(0), *HELLO]),
-        ([*THINKING[:2], block_stop(0), *HELLO[:2], signature_delta(1), HELLO[2]], [*THINKING[:2], block_stop(0), *HELLO]),
+        (
+            [*THINKING[:2], block_stop(0), *HELLO[:2], signature_delta(1), HELLO[2]],
+            [*THINKING[:2], block_stop(0), *HELLO],
+        ),
         ([*TEXT[:2], block_delta(0, "abc", "vendor_delta", "x"), block_stop(0)], TEXT),
         (
             [block_start(0, "redacted_thinking", data="x"), signature_delta(0), block_stop(0)],
@@ -480,6 +483,7 @@ def test_the_pieces_of_a_signature_may_be_equal() -> None:
         ([{"id": 42}, {"id": 43}], []),
         ({"id": 42}, ["{}"]),
         ({"id": {"type": 42}}, ['{"id":', "{}}"]),
+        ("abc", ["{}"]),
     ],
 )
 def test_a_name_is_content_in_tool_input(start: object, deltas: list[str]) -> None:
@@ -502,3 +506,9 @@ def test_input_without_content_is_replaced(start: object, sent: str) -> None:
     parts = [block_start(0, "tool_use", input=start), input_delta(0, sent), block_stop(0)]
     repaired = RepairedStream(START, *parts, TOOL_USE, END)
     assert repaired.values == [START, block_start(0, "tool_use"), input_delta(0, sent), block_stop(0), TOOL_USE, END]
+
+
+def test_input_that_replaces_that_of_the_start_may_be_broken() -> None:
+    parts = [block_start(0, "tool_use", input={"a": None}), input_delta(0, '{"a":'), block_stop(0)]
+    repaired = RepairedStream(START, *parts, TOOL_USE, END)
+    assert (repaired.repairer.invalid_arguments_count, "msg-tool-input-json" in repaired.rules) == (1, True)

@@ -21,7 +21,7 @@ from tests.protocol.build import (
     text,
     text_end,
 )
-from tests.protocol.messages_streams import START, TEXT, block_start, block_stop, input_delta
+from tests.protocol.messages_streams import START, TEXT, block_start, block_stop, input_delta, thinking_delta
 from tests.protocol.messages_streams import stream as messages_stream
 from tests.table import table
 from welldone.protocol.dialects.registry import passthrough_repairer_for
@@ -123,8 +123,11 @@ def test_a_whole_reply_needs_no_finish_reason() -> None:
 BROKEN_INPUT = [block_start(1, "tool_use"), input_delta(1, '{"x":')]
 MESSAGES = [
     ([START, *TEXT], "end_turn"),
-    ([START, *TEXT[:-1]], "end_turn"),
+    ([START, *TEXT[:-1]], None),
+    ([START, TEXT[0]], None),
+    ([START, block_start(0, "thinking"), thinking_delta(0, "Let me thi"), block_stop(0)], None),
     ([*TEXT], "end_turn"),
+    ([START, *TEXT, block_start(1, "thinking")], None),
     ([START, *TEXT, block_start(1, "tool_use"), input_delta(1, '{"x":1}')], "tool_use"),
     ([START, *TEXT, block_start(1, "tool_use"), block_stop(1)], "tool_use"),
     ([START, *TEXT, block_start(1, "tool_use")], None),

@@ -4,16 +4,18 @@ Text and thinking blocks end when another block starts; later deltas of them ope
 split over blocks: blocks that start before it is complete are queued.
 """
 
+import re
 from collections import deque
 from collections.abc import Callable
 
 import msgspec
 
 from welldone.protocol.dialects.anthropic.emitter import BLOCK_TEXT_DELTAS, TOOL_USE_BLOCKS, MessagesEmitter
+from welldone.protocol.dialects.same_dialect import has_content
 from welldone.protocol.events import Failure, Json
 from welldone.protocol.fields import bad_stream_failure, broken_rule_failure
-from welldone.protocol.lenient_json import NOT_JSON, CharacterJoiner, parse_strict, scrub_object
-from welldone.protocol.repair_log import RepairLog, is_empty
+from welldone.protocol.lenient_json import NOT_JSON, CharacterJoiner, as_object, parse_strict, scrub_object
+from welldone.protocol.repair_log import RepairLog, format_json
 from welldone.protocol.text_filters import BufferedText, ByteBudget, is_valid_json
 from welldone.protocol.tool_calls import JsonEndDetector
 
@@ -60,7 +62,20 @@ def _initial_input(value: object, kind: str, repair_log: RepairLog) -> Json | st
         if kind in STREAMED_INPUT_BLOCKS and not isinstance(parsed, dict):
             return text.strip()
         text = text if parsed is NOT_JSON else parsed
-    return {} if text is None else repair_log.read_object(text, _START_RULE)
+    if isinstance(text, list) and len(text) == 1:
+        text = text[0]
+    if not isinstance(text, dict):
+        _drop_input(text, _START_RULE, repair_log)
+    return as_object(text)
+
+
+_NO_INPUT = re.compile(r'(?:"(?:[^"\\]|\\.)*+":|"\s*"|null|false|0|[\[\]{},])*+')
+
+
+def _drop_input(value: object, rule: str, repair_log: RepairLog) -> None:
+    """Drop tool input. All its values are content, under any name."""
+    text = value if isinstance(value, str) else format_json(value)
+    repair_log.drop(rule, None if _NO_INPUT.fullmatch(text) else text)
 
 
 def initial_deltas(block: Json, repair_log: RepairLog) -> list[tuple[Json, Json]]:
@@ -122,6 +137,7 @@ class _BlockState:
         self.joiner = CharacterJoiner()  # of surrogate pairs split over deltas
         self.start_text = ""  # text of the start, as long as the deltas may repeat it
         self.repeated = 0  # characters of `start_text` that they have repeated
+        self.start_signature: object = None  # the same of the signature
 
     @property
     def is_complete(self) -> bool:
@@ -179,6 +195,7 @@ class BlockSequencer:
         self._current: _BlockState | None = None
         self._queued: deque[_BlockState] = deque()
         self._queued_bytes = 0
+        self._has_answer = False
         self._count = 0
         self._initial_count = 0  # blocks in message_start, which not all servers count
         self._ended: dict[int, bool] = {}  # index of an ended block -> whether the server ended it
@@ -186,8 +203,9 @@ class BlockSequencer:
 
     @property
     def may_be_whole(self) -> bool:
-        """Whether there is a block, and no tool input is incomplete or broken."""
-        return self._count > 0 and not self.broken_inputs and all(block.is_complete for block in self._open_blocks())
+        """Whether there is text or a call, no tool input is incomplete or broken, and no other block is open."""
+        are_whole = (block.is_stopped or (block.has_input and block.is_complete) for block in self._open_blocks())
+        return self._has_answer and not self.broken_inputs and all(are_whole)
 
     def start_block(self, index: object, block: Json, more: Json) -> bytes:
         """Start a block."""
@@ -214,6 +232,7 @@ class BlockSequencer:
         # MiniMax (cline/cline#9215) and LiteLLM (BerriAI/litellm#34433) send it again in deltas. The same digit or line
         # break twice is more likely two tokens.
         block_state.start_text = start_text if len(start_text.strip()) > 1 else ""
+        block_state.start_signature = full.get("signature")
         return out
 
     def add_whole_blocks(self, content: object) -> bytes:
@@ -239,6 +258,10 @@ class BlockSequencer:
             return self._begin_with_delta(number, added, more)
         if target.index != number:
             self._repair_log.record("msg-block-index" if number is None else "msg-block-start-first", index)
+        if added["type"] == "signature_delta":
+            repeated, target.start_signature = target.start_signature, None
+            if added["signature"] == repeated:
+                return b""
         return self._add_block_delta(target, added, more)
 
     def stop_block(self, index: object, more: Json) -> bytes:
@@ -287,11 +310,10 @@ class BlockSequencer:
             rule = "msg-block-sequential"
         if kind == "input_json_delta" and delta["partial_json"].strip():
             self.failure = bad_stream_failure("the input of a tool that has no name, or has ended")
-        # Only these identify a block.
-        is_text = kind in ("text_delta", "thinking_delta")
-        self._repair_log.drop(rule, None if is_text else delta)
-        if not is_text:
+        if kind not in ("text_delta", "thinking_delta"):  # only these identify a block
+            (self._repair_log.drop if has_content(delta) else self._repair_log.record)(rule, delta)
             return b""
+        self._repair_log.record(rule, delta)
         member = _DELTAS[kind][0]
         start = {"type": member, member: ""} | ({"signature": ""} if member == "thinking" else {})
         return self._begin_block(_BlockState(number, start, {}, self._room), [(delta, more)])
@@ -299,6 +321,7 @@ class BlockSequencer:
     def _begin_block(self, block: _BlockState, deltas: list[tuple[Json, Json]]) -> bytes:
         self._count += 1
         self.has_tool_use |= block.kind == "tool_use"
+        self._has_answer |= block.kind in ("text", "tool_use")
         if block.index is not None:
             self._ended.pop(block.index, None)
         out = b""
@@ -350,10 +373,11 @@ class BlockSequencer:
         if block.index is not None:
             self._ended[block.index] = block.is_stopped
         last = block.start_text[: block.repeated] + block.joiner.close()
-        if block.has_input and not is_empty(block.initial_input):  # the deltas repeat it, or replace it
-            text = block.input.take()
-            is_same = text is None or block.initial_input in (text, parse_strict(text.encode()))
-            self._repair_log.drop("msg-block-start-empty", None if is_same else block.initial_input)
+        if block.has_input and block.initial_input and (text := block.input.take()) is not None:
+            parsed = parse_strict(text.encode())
+            self.broken_inputs += not isinstance(parsed, dict)
+            if block.initial_input not in (text, parsed):  # the deltas do not repeat it, but replace it
+                _drop_input(block.initial_input, "msg-block-start-empty", self._repair_log)
         if block.initial_input and not block.has_input:
             initial = block.initial_input
             last = initial if isinstance(initial, str) else msgspec.json.encode(initial).decode()

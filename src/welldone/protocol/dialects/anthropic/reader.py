@@ -70,7 +70,7 @@ class MessagesEvents(MessagesEmitter):
         kind, member = BLOCK_TEXT_DELTAS.get(str(self.block), ("", ""))
         if delta["type"] == kind:
             self.add_text(delta[member])
-        elif delta["type"] == "signature_delta" and delta["signature"] != self._signature:  # else it was in the start
+        elif delta["type"] == "signature_delta":
             self._signature += delta["signature"]
         return b""
 

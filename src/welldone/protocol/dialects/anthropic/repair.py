@@ -249,7 +249,7 @@ class MessagesRepairer(PassthroughRepairer):
         failure = read_error(value, b"", RepairLog()) or read_error({"type": "error", **value}, b"", RepairLog())
         if failure is not None:
             return self._fail(self._upstream_failure(failure, value, "msg-error-body"))
-        if not isinstance(content, list):
+        if not isinstance(content, list | dict):
             self.repair_log.record("msg-whole-shape", value)
             return self._fail(bad_stream_failure("a reply that is not a message"))
         word = finish_word(value.get("stop_reason"))
@@ -357,9 +357,7 @@ def _nonempty_string(value: object) -> str | None:
 
 
 def _as_blocks(content: object) -> object:
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    return [content] if content and isinstance(content, dict) else content
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def _unknown_members(value: Json, *names: str) -> Json:
