@@ -24,6 +24,14 @@ from tests.protocol.responses_streams import (
 from tests.table import table
 from welldone.protocol.dialects.responses.repair import ResponsesRepairer
 
+ITEM = "response.output_item"
+
+
+def changed_item(values: list[Json], item: Json) -> list[Json]:
+    """Change the item of output_item.done and of the end."""
+    whole = {"response": values[-1]["response"] | {"output": [item]}}
+    return [*values[:-2], values[-2] | {"item": item}, values[-1] | whole]
+
 
 def test_text_only_in_the_final_output_is_streamed() -> None:
     values = text_stream()
@@ -243,3 +251,53 @@ def test_logprobs_are_kept_if_the_server_does_not_repeat_them() -> None:
     entry = {"token": "Hello", "logprob": -1.0, "top_logprobs": []}
     repaired, _ = repair([*values[:4], values[4] | {"logprobs": [entry]}, values[8] | {"response": RESPONSE}])
     assert repaired[-1]["response"]["output"][0]["content"][0]["logprobs"] == [entry]
+
+
+@table(
+    "content",
+    [
+        [{"type": "text", "text": "Hello"}],
+        [{"type": "input_text", "text": "Hello"}],
+        [{"text": "Hello"}],
+        ["Hello"],
+        "Hello",
+    ],
+)
+def test_parts_of_another_type_in_the_final_item_are_read(content: object) -> None:
+    """Whether deltas came, or the final item alone has the text."""
+    item = MESSAGE | {"status": "completed", "content": content}
+    assert repair(changed_item(text_stream(), item))[0] == text_stream()
+    without_text = [value for value in text_stream() if value["type"].rpartition(".")[0] in ("response", ITEM)]
+    assert repair(changed_item(without_text, item))[0][-1]["response"]["output"] == [text_stream()[7]["item"]]
+
+
+def test_a_part_that_repeats_the_text_may_have_any_type() -> None:
+    item = MESSAGE | {"status": "completed", "content": [{"type": "vendor", "text": "ell"}, {"type": "vendor"}]}
+    assert repair(changed_item(text_stream(), item))[0] == text_stream()
+
+
+@table("content", [[{"type": "vendor", "text": "Bye"}], [{"type": "text", "text": ["Bye"]}]])
+def test_a_part_of_the_final_item_that_cannot_be_read_is_an_error(content: object) -> None:
+    item = MESSAGE | {"status": "completed", "content": content}
+    assert repair(changed_item(text_stream(), item))[0][-1]["type"] == "response.failed"
+
+
+@table(
+    ("late", "is_right"),
+    [(["Hello"], True), (["Hel", "lo"], True), (["l", "o"], True), (["H"], False), (["l", "l"], False)],
+)
+def test_late_deltas_repeat_the_end_of_their_text(late: list[str], is_right: bool) -> None:
+    *events, item_done, last = text_stream()
+    deltas = [events[4] | {"delta": text} for text in late]
+    for values in ([*events, *deltas, item_done, last], [*events, item_done, *deltas, last]):
+        assert repair(values)[0][-1]["type"] == ("response.completed" if is_right else "response.failed")
+
+
+def test_late_deltas_are_those_of_one_text() -> None:
+    *events, last = text_stream()
+    deltas = [
+        events[4] | {"delta": text, "content_index": index} for text, index in (("Hel", 0), ("Hel", 1), ("lo", 0))
+    ]
+    assert repair([*events, *deltas, last])[0][-1]["type"] == "response.failed"
+    twice = [events[4] | {"delta": text, "content_index": index} for text, index in (("Hel", 0), ("lo", 1), ("lo", 0))]
+    assert repair([*events, *twice, last])[0][-1]["type"] == "response.completed"

@@ -124,9 +124,13 @@ class TextRepairer:
         parts = item.parts[part_list]
         place = item.kind, part_list
         kinds = [kind for kind, spec in PART_TEXTS.items() if (spec.item_type, spec.part_list) == place]
-        found = self._repair_log.read_objects(upstream or [], "resp-object-schema")
+        listed = upstream if isinstance(upstream, list) else [upstream] if upstream else []
+        named = [{"text": part} if isinstance(part, str) else part for part in listed]
+        found = self._repair_log.read_objects(named, "resp-object-schema")
+        found = [part | {"type": kinds[0]} if kinds and _is_plain_text(part) else part for part in found]
         fitting = [part for part in found if part.get("type") in kinds]
-        others = [part for part in found if part.get("type") not in kinds]
+        sent = "".join(part.text for part in parts)
+        others = [part for part in found if part.get("type") not in kinds and str(part.get("text") or part) not in sent]
         if others:
             self._repair_log.drop("resp-object-schema", others)
         for new_part in fitting[len(parts) :]:
@@ -186,6 +190,10 @@ class TextRepairer:
         return []
 
 
+def _is_plain_text(part: Json) -> bool:
+    return part.get("type") in (None, "text", "input_text") and isinstance(part.get("text"), str)
+
+
 def extra_members(value: Json, *names: str) -> Json:
     """Return the members of an event other than locators and `names`."""
     return {key: item for key, item in value.items() if key not in LOCATOR_MEMBERS and key not in names}
@@ -222,7 +230,8 @@ class OutputRepairer:
         self._last_by_type: dict[str | None, OutputItem] = {}  # None: of any type
         self._ids: set[str] = set()
         self._added_items: dict[OutputItem, Json] = {}  # as added: some servers send the whole item there
-        self._unplaced: dict[str, list[str]] = {}  # deltas without an open text, by type: a done event may repeat them
+        # Deltas without an open text, which it may repeat, by type and locators.
+        self._unplaced: dict[tuple[str, str], list[str]] = {}
         self._text_repairer = TextRepairer(emitter, repair_log)
 
     def take_plain_text_part(self) -> TextAccumulator | None:
@@ -251,10 +260,11 @@ class OutputRepairer:
             item.value = item.completed(value) | sent
         self.close_all(status)
         parts = [part for item in self._emitter.items for name in PART_LISTS for part in item.parts[name]]
-        texts = [text.text for text in (*parts, *(item.arguments for item in self._emitter.items)) if text is not None]
-        for deltas in self._unplaced.values():
-            if (text := "".join(deltas)) not in "".join(texts):
-                self._repair_log.drop("resp-done-events", text)
+        texts = [text for text in (*parts, *(item.arguments for item in self._emitter.items)) if text is not None]
+        for (kind, _), deltas in self._unplaced.items():
+            late = "".join(deltas)
+            if not any(text.text.endswith(late) for text in texts if text.kind == kind):
+                self._repair_log.drop("resp-done-events", late)
 
     def check_whole_output(self, output: object) -> None:
         """Log violations in the items of a non-streamed reply."""
@@ -334,9 +344,10 @@ class OutputRepairer:
         elif text is None or not text.is_open:
             self._repair_log.record("resp-done-events", value)
             if is_delta:
-                deltas = self._unplaced.setdefault(value["type"], [])
+                place = _locator_members(value) | {"sequence_number": None}
+                deltas = self._unplaced.setdefault((em.TEXT_EVENTS[value["type"]], format_json(place)), [])
                 deltas.append(value["delta"])
-                if len(deltas) > _UNPLACED_LIMIT:
+                if sum(map(len, self._unplaced.values())) > _UNPLACED_LIMIT:
                     self._repair_log.drop("resp-done-events", deltas)
         elif is_delta:
             self._text_repairer.add_text(text, value["delta"], extra_members(value, "delta"))
