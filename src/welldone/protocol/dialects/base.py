@@ -10,6 +10,7 @@ from welldone.protocol import sse
 from welldone.protocol.collect import CollectedChoice, CollectedReply, CollectedToolCall
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Event, Failure, Json, Usage
+from welldone.protocol.fields import usage_from_timings
 from welldone.protocol.lenient_json import normalise_object_text
 from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
 
@@ -43,6 +44,11 @@ KEEP_ALIVE = sse.comment(b"keep-alive")
 
 UsageSource: TypeAlias = Callable[[], Usage | None]
 """Returns the usage known so far; some dialects send it before the end of the answer."""
+
+
+def known_usage(usage: Usage | None, usage_source: UsageSource, timings: Json) -> Usage | None:
+    """Return the usage of the end of the stream, else that known so far, else that of llama.cpp's timings."""
+    return usage or usage_source() or usage_from_timings(timings)
 
 
 class DialectWriter(Protocol):

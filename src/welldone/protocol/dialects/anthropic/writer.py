@@ -8,11 +8,10 @@ from welldone.protocol import events as ev
 from welldone.protocol.collect import CollectedChoice, CollectedReply
 from welldone.protocol.dialects.anthropic import objects
 from welldone.protocol.dialects.anthropic.emitter import PING, MessagesEmitter, encode_error_event
-from welldone.protocol.dialects.base import CUSTOM_INPUT_MEMBER, KEEP_ALIVE, TranslatedDialect, UsageSource
+from welldone.protocol.dialects.base import CUSTOM_INPUT_MEMBER, KEEP_ALIVE, TranslatedDialect, UsageSource, known_usage
 from welldone.protocol.dialects.chat import escape_line_breaks
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Event, Failure, Json, Usage
-from welldone.protocol.fields import usage_from_timings
 from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
 from welldone.protocol.state import CHAT_TRANSITIONS, StreamState, StreamStateMachine
 
@@ -41,7 +40,7 @@ class MessagesWriter:
         self._is_custom = False  # whether the open call is of a custom tool
         self._has_tool_use = False
         self._has_refusal = False
-        self._timings: Json | None = None
+        self._timings: Json = {}
         self._usage: Usage | None = None
         self._finish: ev.Finish | None = None
         self._upstream_stop_sequence: str | None = None
@@ -76,7 +75,8 @@ class MessagesWriter:
         delta = objects.stop_members(
             finish.reason, stop, has_tool_use=self._has_tool_use, has_refusal=self._has_refusal
         )
-        return self._emitter.end_message(delta, objects.anthropic_usage_object(self._known_usage()))
+        usage = known_usage(self._usage, self._usage_source, self._timings)
+        return self._emitter.end_message(delta, objects.anthropic_usage_object(usage))
 
     def _send(self, event: Event) -> bytes:
         match event:
@@ -141,7 +141,8 @@ class MessagesWriter:
         """Write message_start, as late as possible, since it contains the prompt tokens."""
         if self._emitter.has_started:
             return b""
-        usage = objects.anthropic_usage_object(self._known_usage()) | {
+        known = known_usage(self._usage, self._usage_source, self._timings)
+        usage = objects.anthropic_usage_object(known) | {
             "output_tokens": 0,
             "output_tokens_details": None,
         }
@@ -169,10 +170,6 @@ class MessagesWriter:
             # Some clients keep a thinking block only if it has a signature, even an empty one.
             last = self._emitter.add_delta({"type": "signature_delta", "signature": ""})
         return last + self._emitter.close_block()
-
-    def _known_usage(self) -> Usage | None:
-        known = self._usage or self._usage_source()
-        return usage_from_timings(self._timings) if known is None and self._timings is not None else known
 
 
 class MessagesDialect(TranslatedDialect):

@@ -12,12 +12,11 @@ import msgspec
 from welldone.protocol import events as ev
 from welldone.protocol import sse
 from welldone.protocol.collect import CollectedChoice, CollectedReply
-from welldone.protocol.dialects.base import TranslatedDialect, UsageSource, arguments_object
+from welldone.protocol.dialects.base import TranslatedDialect, UsageSource, arguments_object, known_usage
 from welldone.protocol.dialects.chat import TEXT_MARKER, TEXT_MARKER_BYTES, escape_line_breaks
 from welldone.protocol.dialects.gemini import objects
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Event, Failure, Json, Usage
-from welldone.protocol.fields import usage_from_timings
 from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
 from welldone.protocol.state import CHAT_TRANSITIONS, StreamState, StreamStateMachine
 
@@ -205,7 +204,8 @@ class GeminiWriter:
             objects.candidate_object(index, [objects.text_part("")], ending.members() | self._logprobs.get(index, {}))
             for index, ending in self._ends.items()
         ]
-        last = objects.response_object(self._envelope, candidates, self._known_usage())
+        usage = known_usage(self._usage, self._usage_source, self._timings)
+        last = objects.response_object(self._envelope, candidates, usage)
         return self._dialect.encode_element(last) + self._dialect.end_bytes()
 
     def _write_text(self, index: int, text: str, *, is_thought: bool = False) -> bytes:
@@ -227,12 +227,9 @@ class GeminiWriter:
 
     def _element(self, index: int, part: Json, members: Json | None = None) -> Json:
         element = objects.response_object(self._envelope, [objects.candidate_object(index, [part], members)])
-        known = self._known_usage()
+        known = known_usage(self._usage, self._usage_source, self._timings)
         prompt = known.prompt_tokens if known else 0
         return element | ({"usageMetadata": {"promptTokenCount": prompt, "totalTokenCount": prompt}} if prompt else {})
-
-    def _known_usage(self) -> Usage | None:
-        return self._usage or self._usage_source() or usage_from_timings(self._timings)
 
     def _add_logprobs(self, index: int, members: Json) -> None:
         if index in self._logprobs and members:
