@@ -280,7 +280,7 @@ def test_a_name_after_complete_arguments_is_a_new_call_if_arguments_follow() -> 
         assert assembled.all == [call_start(0, "new1", "get"), A[1], call_start(1, "new2", "put"), B[1]]
 
 
-@table("text", ["{}", "}", " x"])
+@table("text", ['{"x":2}', "}", " x"])
 def test_more_arguments_of_a_complete_call_are_a_failure(text: str) -> None:
     assembled = Assembled(*A, *B, call_piece(0, text))
     assert assembled.all == A + B

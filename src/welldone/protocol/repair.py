@@ -42,6 +42,7 @@ class _ChoiceRepair:
         self.finish_reason: str | None = None  # held back until nothing can follow
         self.stop_string: str | None = None
         self.has_text = False
+        self.has_answer = False  # text outside of thoughts
         self.has_reasoning = False
         self.can_pass_text = False  # text needs no repair
 
@@ -63,6 +64,7 @@ class _ChoiceRepair:
         if self.think_filter is not None:
             out += self._new_thoughts(self.think_filter.feed(text))
         elif text:
+            self.has_answer = True
             out.append(ev.Text(self.index, text))
         self.can_pass_text = (
             self.cumulative_detector.is_finished
@@ -74,6 +76,7 @@ class _ChoiceRepair:
         """Drop the thoughts in tags that were received in a field."""
         for event in events:
             if not isinstance(event, ev.Reasoning):
+                self.has_answer |= isinstance(event, ev.Text) and not event.text.isspace()
                 yield event
             elif new := self.thought_filter.feed(event.text, in_tags=True):
                 yield ev.Reasoning(self.index, new)
@@ -169,21 +172,27 @@ class EventRepairer:
             self._repair_event(event, out)
             if not self._content_events.isdisjoint(map(type, out[before:])):
                 self._comment_count = self._noop_count = 0
+        return self._check_json(out)
+
+    def _check_json(self, events: list[Event]) -> list[Event]:
         if self._json_checker is not None:
-            self._json_checker.observe(out)
-        return out
+            self._json_checker.observe(events)
+        return events
 
     def close(self, *, is_done: bool, is_cut: bool = False) -> list[Event]:
         """Finish every choice, or fail. `is_done`: the server sent `[DONE]`; `is_cut`: it ended within a frame."""
         out: list[Event] = []
         if self.failure is not None:
             return out
-        choices = self._open_choices()
+        has_answer = any(choice.has_events for choice in self._choices.values())
+        choices = self._open_choices() if has_answer else []  # a foreign object opens a choice, but is no answer
         failures = []
         incomplete = [choice for choice in choices if choice.finish_reason is None or choice.calls.has_nameless]
         self._flush_pending_fields(incomplete, out)
         for choice in choices:
-            choice.close(out, is_cut=choice.finish_reason is None and not is_done)
+            last: list[Event] = []
+            choice.close(last, is_cut=choice.finish_reason is None and not is_done)
+            out += self._check_json(last)
             failures += self._finish_choice(choice, out, is_done=is_done, is_cut=is_cut)
         requested = self._facts.choice_count or 0
         if not choices:
@@ -201,8 +210,7 @@ class EventRepairer:
             self._repair_log.record_if(not self._is_chat, "cmpl-done")
         if not failures and self.usage is not None and self._facts.include_usage is not False:
             out.append(self.usage)
-        if self._json_checker is not None:
-            self._json_checker.observe(out)
+        self._check_json([event for event in out if isinstance(event, ev.Finish)])
         return out
 
     def _repair_event(self, event: Event, out: list[Event]) -> None:
@@ -343,8 +351,9 @@ class EventRepairer:
         is_complete = choice.calls.are_complete()
         if reason is None:
             # Without [DONE], an answer may be whole if nothing in it shows that something is missing.
-            has_content = choice.has_text or choice.has_reasoning or has_calls
-            is_whole = has_content and not is_cut and choice.calls.are_complete(is_certain=True)
+            is_whole = (choice.has_answer or has_calls) and not is_cut and choice.calls.are_complete(is_certain=True)
+            if self._json_checker is not None and not is_done:
+                is_whole = is_whole and not self._json_checker.is_invalid(choice.index)
             may_end = is_done or (is_whole and self.options.unfinished is None)
             self._repair_log.record("fin-always-sent" if may_end else "end-no-early-eof")
             self._repair_log.record("err-not-silent")

@@ -85,10 +85,15 @@ class JsonOutputChecker:
                     self._text(index).add(text)
                 case ev.Refusal(index=index) | ev.ToolCall(index=index):
                     self._skipped_choices.add(index)
-                case ev.Finish(index=index, reason="stop") if index not in self._skipped_choices:
-                    self.invalid_count += self._text(index).take_is_invalid(is_object=self._is_object)
+                case ev.Finish(index=index, reason="stop"):
+                    self.invalid_count += self.is_invalid(index)
                 case _:
                     pass
+
+    def is_invalid(self, index: int) -> bool:
+        """Drop the text of a choice; return whether it is not what it should be."""
+        is_checked = index not in self._skipped_choices
+        return is_checked and self._text(index).take_is_invalid(is_object=self._is_object)
 
     def _text(self, index: int) -> BufferedText:
         return self._texts.setdefault(index, BufferedText(self._budget))

@@ -94,6 +94,7 @@ class _PartialToolCall:
         self.has_arguments = False
         self.has_placeholder = False  # the arguments so far are `{}`, which may be a placeholder
         self.is_closed = False
+        self.arguments_hash: int | None = None  # once it is closed
         self.may_be_repeat = False  # may be a repeated name instead of a new call
 
     @property
@@ -147,7 +148,7 @@ class ToolCallAssembler:
 
     def are_complete(self, *, is_certain: bool = False) -> bool:
         """Whether no call has incomplete JSON arguments. `is_certain`: after `close`, whether all of them are whole."""
-        is_doubtful = self.invalid_arguments or not all(call.has_arguments or call.is_custom for call in self._calls)
+        is_doubtful = self.invalid_arguments or any(call.is_custom or not call.has_arguments for call in self._calls)
         return not (is_certain and is_doubtful) and not any(call.json_end.is_open for call in self._calls)
 
     def start_call(self, event: ToolCall, out: list[Event]) -> None:
@@ -177,7 +178,11 @@ class ToolCallAssembler:
             call = self._calls[-1] if self._calls else self._new_call(event.call_index)
         if event.text:
             call = self._first_start(call)
-        if call.is_closed and event.text.strip():
+        text = event.text.strip()
+        if call.is_closed and text:
+            if text in (_PLACEHOLDER, "null") or hash(text) == call.arguments_hash:
+                self._repair_log.record("tool-one-at-a-time", text)
+                return
             self.failure = bad_stream_failure(f"more arguments of the tool call {call.name!r} after the next call")
             return
         call.is_custom |= event.is_custom and not (call.is_emitted or call.has_arguments)
@@ -192,7 +197,7 @@ class ToolCallAssembler:
         self._emit_ready(out)
 
     def _first_start(self, call: _PartialToolCall) -> _PartialToolCall:
-        """The first start of a call that arguments follow, if it started several times with different ids.
+        """Return the first of several starts of one call, with different ids, that arguments follow.
 
         Without arguments between, they are one call. Without arguments at all, each may be a call without parameters.
         """
@@ -216,14 +221,19 @@ class ToolCallAssembler:
         self._budget.held_bytes -= sum(map(self._budget.cost, pieces))
         return pieces
 
+    def _take_text(self, call: _PartialToolCall) -> str:
+        """Remove the text of what is pending, and return it. Extra fields stay."""
+        pieces = self._take_pending(call)
+        for piece in pieces:
+            if piece.extra_fields or piece.inner_extra_fields:
+                self._hold(call, msgspec.structs.replace(piece, text=""))
+        return "".join([piece.text for piece in pieces])
+
     def _track_json(self, call: _PartialToolCall, text: str) -> None:
         """Track the end of a call's JSON, and drop a placeholder before the real arguments."""
         if call.has_placeholder and text.lstrip().startswith("{"):
             self._repair_log.record("tool-args-first-empty")
-            # The extra fields of the placeholder stay.
-            for piece in self._take_pending(call):
-                if piece.extra_fields or piece.inner_extra_fields:
-                    self._hold(call, msgspec.structs.replace(piece, text=""))
+            self._take_text(call)
             call.json_end = JsonEndDetector()
         if text.strip():
             is_first = call.has_placeholder or not call.has_arguments
@@ -237,6 +247,8 @@ class ToolCallAssembler:
         self._emit_ready(out, is_final=True)
         # White space and fields of calls that had ended; the white space may be dropped, since their JSON is complete.
         for number, call in enumerate([] if self._ends_calls else self._calls[: self._open_position]):
+            if space := self._take_text(call):
+                self._hold(call, ToolArguments(self._index, number, space))
             self._emit_arguments(call, number, out)
 
     def _find_call(self, event: ToolCall) -> _PartialToolCall | None:
@@ -323,6 +335,7 @@ class ToolCallAssembler:
                 self._repair_log.record("tool-args-no-arg-call")
                 out.append(ToolArguments(self._index, self._emitted_count - 1, _PLACEHOLDER))
             text = call.arguments_text.take()
+            call.arguments_hash = hash((text or "").strip())
             is_invalid = text is not None and not is_valid_json(text, is_object=True)
             if call.has_arguments and not call.is_custom and (call.json_end.is_open or is_invalid):
                 self.invalid_arguments += 1
