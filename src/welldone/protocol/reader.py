@@ -154,7 +154,7 @@ class EventReader:
             self._repair_log.byte = frame.byte
         raw, data = frame.raw, frame.data
         if raw == sse.DONE and not (self.is_done or self._is_mid_frame or self._pieces):
-            self.is_done = True
+            self._read_done(b"[DONE]", frame)
             return events
         if (
             data is not None
@@ -288,6 +288,7 @@ class EventReader:
         if text != b"[DONE]" or b"data: [DONE]" not in sse.split_lines(frame.raw):
             self._repair_log.record("end-done-exact", text.decode("utf-8", "replace"))
         self.is_done = True
+        self._repair_log.is_over = self.chunks.is_finished
 
     def _read_values(self, text: bytes, frame: sse.Frame, events: list[Event]) -> None:
         value = parse_strict(text)
@@ -315,11 +316,13 @@ class EventReader:
             items = value if isinstance(value, list) else [value]
             objects = [item for item in items if isinstance(item, dict)]
             if not objects or len(objects) < len(items):
-                self._repair_log.drop("sse-no-foreign-json", value)
+                # A heartbeat, unless it is a list or a string with a chunk.
+                others = [one for one in items if isinstance(one, list) or (isinstance(one, str) and "choices" in one)]
+                self._repair_log.drop("sse-no-foreign-json", others or None)
                 if (failure := broken_rule_failure(self._repair_log)) and not self.is_done:
                     self._fail(failure, events)
-                continue
-            if isinstance(value, list):  # some servers reply to a list of prompts with a list of replies
+                    return
+            if objects and isinstance(value, list):  # some servers reply to a list of prompts with a list of replies
                 self._repair_log.record("sse-one-object-per-event")
             for item in objects:
                 if not self.has_failed:
@@ -353,11 +356,16 @@ class EventReader:
             self._fail(failure, events)
 
     def _read_late_chunk(self, chunk: Json, events: list[Event]) -> None:
-        """Read the usage of a chunk after `[DONE]`, where clients have stopped, and a finish reason that is missing."""
-        was_finished = self.chunks.is_finished
+        """Read metadata and missing finish reasons of a chunk after `[DONE]`, where clients have stopped."""
+        was_finished, finished = self.chunks.is_finished, self.chunks.finished
+        kept = Usage if chunk.get("choices") else Usage | UnknownFields
         late: list[Event] = []
         failure = self.chunks.read(chunk, late) if _CHUNK_KEYS & chunk.keys() else None
-        events += [event for event in late if isinstance(event, Usage if was_finished else Usage | Finish)]
+        events += [
+            event
+            for event in late
+            if isinstance(event, kept) or (isinstance(event, Finish) and event.index not in finished)
+        ]
         if any(isinstance(event, TextEvent | ToolCall) for event in late):
             failure = incomplete_stream_failure("the server sent [DONE] before the answer was complete")
         if failure is not None and not was_finished:

@@ -38,6 +38,8 @@ class RepairLog:
         """The first violated rule of `strict_rules`, or the one whose repair would delete `lost`."""
         self.lost: str | None = None
         """Content that cannot be read: the answer ends with an error."""
+        self.is_over: bool = False
+        """Whether the answer is complete: nothing after it is content."""
         self._is_muted = False
 
     def record(self, rule: str, observed: object = "") -> None:
@@ -64,7 +66,7 @@ class RepairLog:
     def drop(self, rule: str, value: object) -> None:
         """Record a violation whose repair deletes `value`. Unless that is empty, the answer ends with an error."""
         self.record(rule, value)
-        if self.lost is None and not is_empty(value):
+        if self.lost is None and not self.is_over and not is_empty(value):
             self.broken_rule, self.lost = rule, shorten(format_json(value), _OBSERVED_CHARACTERS)
 
     def read_object(self, value: object, rule: str) -> Json:
