@@ -208,6 +208,12 @@ EXCEPTIONS: dict[str, Callable[[str, Path, str, Value], bool]] = {
             (name == "responses" and not event["type"].endswith(".delta")) or event.get("type") == "response.created"
         )
     ),
+    "a frame that is a string, and no chunk as JSON, is a heartbeat: OpenAI's answers are made of objects": (
+        lambda name, path, done, event: path == () and done == "plant text"
+    ),
+    "llama-cpp-python sends each call in both forms, of which tool_calls is read": (
+        lambda name, path, done, event: name == "both calls" and "function_call" in path
+    ),
     "the error of a Response that did not fail, and the reason of one that is complete": (
         lambda name, path, done, event: name.startswith("responses") and path[-1:] in ERRORS
     ),

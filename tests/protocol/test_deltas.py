@@ -303,13 +303,13 @@ def test_only_the_new_part_of_a_cumulative_message_is_emitted() -> None:
     reader = DeltaReader(RequestFacts(), RepairLog())
     calls = [{"id": "a"}]
     first = {"role": "assistant", "content": "Hel", "reasoning": "so", "tool_calls": calls}
-    assert reader.message_to_delta(first, 0) == first
-    assert reader.message_to_delta({"content": "Hello", "reasoning": "so", "tool_calls": calls}, 0) == {
+    assert reader.add_message({}, first, 0) == first
+    assert reader.add_message({}, {"content": "Hello", "reasoning": "so", "tool_calls": calls}, 0) == {
         "content": "lo",
         "reasoning": "so",
     }
-    assert reader.message_to_delta({"content": None, "tool_calls": None}, 0) == {"content": None}
-    assert reader.message_to_delta({"content": "Hello"}, 1) == {"content": "Hello"}
+    assert reader.add_message({}, {"content": None, "tool_calls": None}, 0) == {"content": None}
+    assert reader.add_message({}, {"content": "Hello"}, 1) == {"content": "Hello"}
 
 
 @table(
@@ -327,7 +327,7 @@ def test_only_the_new_part_of_a_cumulative_message_is_emitted() -> None:
 @table("key", ["content", "reasoning_content", "reasoning", "refusal"])
 def test_texts_of_messages_are_cumulative_or_increments(key: str, texts: list[str], new: list[str]) -> None:
     reader = DeltaReader(RequestFacts(), RepairLog())
-    assert [reader.message_to_delta({key: text}, 0)[key] for text in texts] == new
+    assert [reader.add_message({}, {key: text}, 0)[key] for text in texts] == new
 
 
 @table(

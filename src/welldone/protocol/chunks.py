@@ -4,12 +4,19 @@ from collections.abc import Mapping
 
 from welldone.protocol import events as ev
 from welldone.protocol import fields, index_sets
-from welldone.protocol.deltas import CHOICE_FIELDS, CHUNK_FIELDS, RESERVED_FIELDS, DeltaReader, parse_index
+from welldone.protocol.deltas import (
+    CHOICE_FIELDS,
+    CHUNK_FIELDS,
+    REASONING_FIELDS,
+    RESERVED_FIELDS,
+    DeltaReader,
+    parse_index,
+)
 from welldone.protocol.envelope import CHUNK_OBJECT, REPLY_OBJECT, Endpoint, Envelope, check_envelope, read_envelope
 from welldone.protocol.events import Event, Failure, Json, Usage
 from welldone.protocol.finish_reasons import FINISH_REASONS, finish_reason_for, finish_word, interrupted_failure
 from welldone.protocol.lenient_json import scrub_json, scrub_object
-from welldone.protocol.repair_log import RepairLog, is_empty
+from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import CHAT_CHOICES_LIMIT, COMPLETIONS_CHOICES_LIMIT, RequestFacts
 
 _ABSENT = object()
@@ -17,6 +24,7 @@ _ATTACHED_EVENTS = frozenset({ev.UnknownFields, ev.Logprobs, Usage})  # they hav
 _ENVELOPE_FIELDS = frozenset({"id", "object", "created", "model", "choices", "system_fingerprint"})
 _CHAT_CHOICE_FIELDS = CHOICE_FIELDS - {"text"}
 _PLAIN_CHOICE_FIELDS = _CHAT_CHOICE_FIELDS - {"message"}
+_CHAT_CONTENT = ("tool_calls", "function_call", "refusal", *REASONING_FIELDS)
 _SERVICE_TIERS = frozenset({"auto", "default", "flex", "scale", "priority"})
 
 
@@ -36,8 +44,9 @@ class ChunkReader:
         self.deltas: DeltaReader = DeltaReader(facts, repair_log)
         self._limit = CHAT_CHOICES_LIMIT if self._is_chat else COMPLETIONS_CHOICES_LIMIT
         self._offsets: dict[int, int] = {}  # text length of each choice of a completion
-        self._finished: frozenset[int] = index_sets.EMPTY
-        self._choices_with_deltas: frozenset[int] = index_sets.EMPTY  # choices whose text arrives in deltas
+        self.finished: frozenset[int] = index_sets.EMPTY
+        """Choices with a finish reason."""
+        self._started: frozenset[int] = index_sets.EMPTY
         self._logprobs_started: frozenset[int] = index_sets.EMPTY  # choices with a text that has log probabilities
         self.was_placeholder_usage: bool = False
         """Whether the last usage was a placeholder of zeros."""
@@ -47,8 +56,8 @@ class ChunkReader:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every choice with text, and the requested number of choices, has a finish reason."""
-        return self._finished >= self._choices_with_deltas and len(self._finished) >= (self._facts.choice_count or 1)
+        """Whether every choice, and the requested number of choices, has a finish reason."""
+        return self.finished >= self._started and len(self.finished) >= (self._facts.choice_count or 1)
 
     def read(self, chunk: Json, events: list[Event]) -> Failure | None:
         """Append the events of `chunk`; return a failure if the answer cannot be continued."""
@@ -87,7 +96,7 @@ class ChunkReader:
                 return failure
         is_empty = bool(choices) and len(events) == before + extras
         if chunk.get("usage") is not None:
-            self._read_usage(chunk, choices, events, is_dummy=is_empty and bool(self._finished))
+            self._read_usage(chunk, choices, events, is_dummy=is_empty and bool(self.finished))
         if is_empty and (extras or len(events) == before):
             indexes = [choice.get("index") for choice in choices if isinstance(choice, dict)]
             lowest = min((index for index in indexes if type(index) is int and index >= 0), default=0)
@@ -148,10 +157,12 @@ class ChunkReader:
             self._repair_log.record("n-index-int" if self._is_chat else "cmpl-index", index)
             number = parse_index(index)
             index = position if number is None else number
-        if index in self._finished:
+        if index in self.finished:
             self._repair_log.record("fin-last-of-choice", choice)
         if index >= self._limit:
             return fields.bad_stream_failure(f"a choice with the index {index}")
+        if index not in self._started:
+            self._started = index_sets.with_index(self._started, index)
         if not self._is_chat:
             return self._read_completions_choice(choice, index, events)
         delta = choice.get("delta")
@@ -166,7 +177,7 @@ class ChunkReader:
             and self.deltas.is_plain_text_safe
         ):
             # Common case: only text.
-            self._choices_with_deltas = index_sets.with_index(self._choices_with_deltas, index)
+            self.deltas.received.add((index, ev.Text))
             events.append(ev.Text(index, text))
             return None
         return self._read_chat_choice(choice, index, events)
@@ -180,14 +191,12 @@ class ChunkReader:
             is_absent = delta is None and message is not None
             delta = {} if is_absent else repair_log.read_object(delta, "delta-object-present")
             delta = delta or ({} if message else {"content": choice.get("text")})
-        if delta.get("content"):
-            self._choices_with_deltas = index_sets.with_index(self._choices_with_deltas, index)
         if message is not None:
             repair_log.record("delta-not-message", message)
-            message = repair_log.read_object(message, "delta-not-message")
-            rest = self.deltas.message_to_delta(message, index, has_deltas=index in self._choices_with_deltas)
-            # Beside a delta, a message has the whole answer so far: it adds what the delta does not have.
-            delta = delta | {k: v for k, v in rest.items() if v and k != "role" and not delta.get(k)} if delta else rest
+            # A text beside deltas is no message: some servers send "success".
+            if isinstance(message, dict | list) or not (delta or (index, ev.Text) in self.deltas.received):
+                message = repair_log.read_object(message, "delta-not-message")
+                delta = self.deltas.add_message(delta, message, index)
         value = choice.get("logprobs")
         value = None if value is None else fields.read_chat_logprobs(scrub_json(value), repair_log)
         if value is not None and self._facts.top_logprobs is not None and index not in self._logprobs_started:
@@ -213,9 +222,19 @@ class ChunkReader:
         for shape in ("delta", "message"):
             if choice.get(shape) is not None:
                 repair_log.record("cmpl-no-delta", choice)
-                members = dict(repair_log.read_object(choice[shape], "cmpl-no-delta"))
-                text = members.pop("content", None) if is_empty(text) else text
-                repair_log.drop("cmpl-no-delta", {k: v for k, v in members.items() if k != "role" and v != text})
+                members = scrub_object(repair_log.read_object(choice[shape], "cmpl-no-delta"))
+                members.pop("role", None)
+                repair_log.drop("cmpl-no-delta", [members.pop(name, None) for name in _CHAT_CONTENT])
+                content = members.pop("content", None)
+                if shape == "message":
+                    beside = {"content": text} if text else {}
+                    text = self.deltas.add_message(beside, {"content": content}, index).get("content") or text
+                elif text and text != content:
+                    repair_log.drop("cmpl-no-delta", content)
+                else:
+                    text = content
+                if members:
+                    events.append(ev.UnknownFields(index, ev.FieldLocation.CHOICE, members))
         if not isinstance(text, str):
             repair_log.drop("cmpl-text-string", text)
             text = ""
@@ -247,7 +266,7 @@ class ChunkReader:
                 self._repair_log.record("delta-final-empty", choice)
             events += self.deltas.close_choice(index)
             events.append(ev.Finish(index, reason))
-            self._finished = index_sets.with_index(self._finished, index)
+            self.finished = index_sets.with_index(self.finished, index)
         elif emitted and type(emitted[-1]) in _ATTACHED_EVENTS:
             events.append(_flush_event(index))
         return None
@@ -271,9 +290,10 @@ class ChunkReader:
         return failure
 
     def _read_choice_usage(self, value: Json, events: list[Event]) -> None:
-        """Read the usage of the only choice (Moonshot). One that comes where it belongs replaces it."""
+        """Read the usage of the only choice (Moonshot). A usage chunk replaces it."""
         usage = fields.read_usage(value, RepairLog())
-        if usage is not None and not fields.is_placeholder_usage(usage) and self._facts.choice_count in (None, 1):
+        is_only = self._facts.choice_count in (None, 1) and len(self._started) == 1
+        if usage is not None and not fields.is_placeholder_usage(usage) and is_only:
             self._repair_log.record_if(self._facts.include_usage is not False, "use-null-elsewhere", value)
             self._has_real_usage = True
             events.append(usage)

@@ -11,8 +11,8 @@ from welldone.protocol import events as ev
 from welldone.protocol import index_sets
 from welldone.protocol.collect import CONTENT_PARTS
 from welldone.protocol.events import Event, Json
-from welldone.protocol.lenient_json import CharacterJoiner, as_list, as_object, clean_unicode, scrub_json, scrub_object
-from welldone.protocol.repair_log import RepairLog, format_json
+from welldone.protocol.lenient_json import CharacterJoiner, clean_unicode, scrub_json, scrub_object
+from welldone.protocol.repair_log import RepairLog, format_json, is_empty
 from welldone.protocol.request_facts import ReasoningListener, RequestFacts
 
 _DELTA_FIELDS = frozenset(
@@ -27,8 +27,10 @@ _INNER_CALL_FIELDS = {
     is_custom: frozenset({"name", member}) for is_custom, (_, member) in ev.CALL_TYPE_AND_ARGUMENTS_FIELD.items()
 }
 _TextEventType: TypeAlias = type[ev.Text] | type[ev.Reasoning] | type[ev.Refusal]
-_TEXT_FIELDS: dict[str, _TextEventType] = {"content": ev.Text, "refusal": ev.Refusal}
-_TEXT_FIELDS |= dict.fromkeys(REASONING_FIELDS, ev.Reasoning)
+_ContentType: TypeAlias = _TextEventType | type[ev.ToolCall]
+_CONTENT_FIELDS: dict[str, _ContentType] = {"content": ev.Text, "refusal": ev.Refusal}
+_CONTENT_FIELDS |= dict.fromkeys(REASONING_FIELDS, ev.Reasoning)
+_CONTENT_FIELDS |= dict.fromkeys(("tool_calls", "function_call"), ev.ToolCall)
 _MIN_REPEATED_LENGTH = 4  # characters from which two equal texts count as a repetition
 _SEEN_CALLS_LIMIT = 4096  # calls that are tracked for checks and split characters; more than any real answer has
 NO_CALL_INDEX = -1
@@ -59,7 +61,10 @@ class DeltaReader:
         # Texts of `message`, by choice and field; None once they proved to be increments.
         self._message_texts: dict[tuple[int, str], str | None] = {}
         self._message_calls: dict[int, list[object]] = {}  # tool calls of the last `message`, by choice
-        self._received: set[tuple[int, _TextEventType]] = set()  # choices and text event types
+        self._messages: dict[int, Json] = {}  # what messages beside deltas have, by choice
+        self._read_from_messages: set[tuple[int, _ContentType]] = set()
+        self.received: set[tuple[int, _ContentType]] = set()
+        """Choices and event types of their content."""
         self._choices_with_bare_role: frozenset[int] = index_sets.EMPTY  # choices whose role had no content
         self._choices_with_role: frozenset[int] = index_sets.EMPTY
         self._seen_calls: dict[tuple[int, int | str], None] = {}  # choice, and index or id of the call
@@ -102,6 +107,8 @@ class DeltaReader:
                 self._repair_log.record("ext-refusal", refusal)
                 refusal = format_json(scrub_json(refusal))
             self._emit_text(ev.Refusal, refusal, index, events)
+        if delta.get("tool_calls") or delta.get("function_call"):
+            self.received.add((index, ev.ToolCall))
         if "tool_calls" in delta:
             self._read_tool_calls(delta["tool_calls"], index, events)
             if content and delta["tool_calls"]:
@@ -109,36 +116,51 @@ class DeltaReader:
         if (function_call := delta.get("function_call")) is not None:
             rule = "tool-legacy-function-call"
             self._repair_log.record_if(not self._facts.uses_legacy_functions, rule, function_call)
-            if not delta.get("tool_calls"):
+            if is_empty(delta.get("tool_calls")):  # llama-cpp-python sends each call in both forms
                 self._read_function_call(self._repair_log.read_object(function_call, rule), index, events)
-            elif function_call not in [as_object(call).get("function") for call in as_list(delta["tool_calls"])]:
-                self._repair_log.drop(rule, function_call)  # llama-cpp-python sends each call in both forms
 
     def add_text(self, text: str, index: int, logprobs: list[Event], events: list[Event]) -> None:
         """Append text, after its log probabilities."""
         events += logprobs
         self._emit_text(ev.Text, text, index, events)
 
-    def message_to_delta(self, message: Json, index: int, *, has_deltas: bool = False) -> Json:
-        """Convert a `message` to a delta: some servers send the complete message so far in each event.
+    def add_message(self, delta: Json, message: Json, index: int) -> Json:
+        """Return the delta with what the `message` beside it adds: the next piece, or the whole answer so far.
 
-        `has_deltas`: the text was received in deltas, so that a message at the end only repeats it.
+        Beside a delta, a message waits for one without a delta, or for the end: what deltas deliver, it only repeats.
         """
-        delta = {key: value for key, value in message.items() if key != "tool_calls"}
-        for key, kind in _TEXT_FIELDS.items():
-            if has_deltas and key in delta and (kind is ev.Text or (index, kind) in self._received):
-                del delta[key]
-            elif isinstance(message.get(key), str):
-                delta[key] = self._new_text(message[key], index, key)
-        has_calls = has_deltas and any(choice == index for choice, _ in self._seen_calls)
-        if (calls := message.get("tool_calls")) and not has_calls:
-            known = self._message_calls.get(index, [])
-            calls = self._message_calls[index] = calls if isinstance(calls, list) else [calls]
-            if calls[: len(known)] != known:
-                self._repair_log.drop("delta-not-message", calls)
-            elif len(calls) > len(known):
-                delta["tool_calls"] = calls[len(known) :]
-        return delta
+        pending = self._messages.setdefault(index, {})
+        for key, value in message.items():
+            if delta.get(key) or self._is_delivered(key, index) or (key == "role" and delta):
+                continue
+            if key == "tool_calls":
+                if not value or not (value := self._new_calls(value, index)):
+                    continue
+            elif key in _CONTENT_FIELDS and isinstance(value, str):
+                value = self._new_text(value, index, key)
+            known = pending.get(key) if key in _CONTENT_FIELDS else None
+            is_joined = isinstance(known, str | list) and type(known) is type(value)
+            pending[key] = known + value if is_joined else value
+        return delta or self._take_message(index)
+
+    def _is_delivered(self, key: str, index: int) -> bool:
+        """Whether this content was received in deltas."""
+        content = index, _CONTENT_FIELDS.get(key)
+        return content in self.received and content not in self._read_from_messages
+
+    def _take_message(self, index: int) -> Json:
+        rest = self._messages.pop(index, {})
+        rest = {key: value for key, value in rest.items() if not self._is_delivered(key, index)}
+        self._read_from_messages |= {(index, kind) for key, kind in _CONTENT_FIELDS.items() if rest.get(key)}
+        return rest
+
+    def _new_calls(self, calls: object, index: int) -> list[object]:
+        """The calls that the last message did not have."""
+        known = self._message_calls.get(index, [])
+        calls = self._message_calls[index] = calls if isinstance(calls, list) else [calls]
+        if calls[: len(known)] != known:
+            self._repair_log.drop("delta-not-message", calls)
+        return calls[len(known) :]
 
     def _new_text(self, text: str, index: int, key: str) -> str:
         """The new part of a text that may be cumulative or an increment."""
@@ -156,6 +178,8 @@ class DeltaReader:
     def close_choice(self, index: int) -> list[Event]:
         """Return the events that were held back for a choice."""
         events: list[Event] = []
+        if message := self._take_message(index):
+            self.read(message, index, [], events)
         for (kind, call), joiner in self._joiners.pop(index, {}).items():
             if rest := joiner.close():
                 events.append(ev.ToolArguments(index, call, rest) if kind is None else kind(index, rest))
@@ -163,13 +187,13 @@ class DeltaReader:
 
     def close(self) -> list[Event]:
         """Return the events that were held back for all choices."""
-        return [event for index in sorted(self._joiners) for event in self.close_choice(index)]
+        return [event for index in sorted(self._joiners | self._messages) for event in self.close_choice(index)]
 
     def _emit_text(self, kind: _TextEventType, text: str, index: int, events: list[Event]) -> None:
         if self._may_split_characters:
             text = self._join_characters(text, index, kind)
         if text:
-            self._received.add((index, kind))
+            self.received.add((index, kind))
             events.append(kind(index, text))
 
     def _join_characters(self, text: str, index: int, kind: _TextEventType | None, call: int = 0) -> str:

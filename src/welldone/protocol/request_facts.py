@@ -76,7 +76,7 @@ class RepairOptions(msgspec.Struct, frozen=True, kw_only=True):
     json_calls: CallableTools | None = None
     """Functions for which an answer that is only the JSON of a call becomes that call (chat only)."""
     on_reasoning: ReasoningListener | None = None
-    """Is told how the upstream names its reasoning (chat only)."""
+    """Called with the reasoning members of the first delta (chat only)."""
     finish_reasons: Mapping[str, str] = msgspec.field(default_factory=dict)
     """OpenAI's finish reasons by words of this upstream (chat and completions). They precede the table."""
     accept_fewer_choices: bool = False
