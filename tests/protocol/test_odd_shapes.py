@@ -218,6 +218,10 @@ CALL_PIECES = [call_start()["tool_calls"], piece('{"x":', 0)["tool_calls"], piec
         [beside({"role": "assistant"}, {"role": "assistant", "content": "Hello"}), F],
         [beside({"role": "assistant"}, {"content": "Hello"})],
         [
+            beside({"role": "assistant"}, {"content": one})
+            for one in (None, "Hel", None, [{"type": "text", "text": "lo"}])
+        ],
+        [
             beside(None, {"content": "Hel"}),
             beside(None, {"content": "Hello"}),
             beside({}, {"content": "Hello"}, "stop"),

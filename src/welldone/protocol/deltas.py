@@ -3,7 +3,7 @@
 import math
 from itertools import groupby
 from operator import itemgetter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -61,7 +61,7 @@ class DeltaReader:
         # Texts of `message`, by choice and field; None once they proved to be increments.
         self._message_texts: dict[tuple[int, str], str | None] = {}
         self._message_calls: dict[int, list[object]] = {}  # tool calls of the last `message`, by choice
-        self._messages: dict[int, Json] = {}  # what messages beside deltas have, by choice
+        self._messages: dict[int, dict[str, list[Any]]] = {}  # pieces of messages beside deltas, by choice
         self._read_from_messages: set[tuple[int, _ContentType]] = set()
         self.received: set[tuple[int, _ContentType]] = set()
         """Choices and event types of their content."""
@@ -138,9 +138,10 @@ class DeltaReader:
                     continue
             elif key in _CONTENT_FIELDS and isinstance(value, str):
                 value = self._new_text(value, index, key)
-            known = pending.get(key) if key in _CONTENT_FIELDS else None
-            is_joined = isinstance(known, str | list) and type(known) is type(value)
-            pending[key] = known + value if is_joined else value
+            known = pending.get(key, []) if key in _CONTENT_FIELDS else []
+            if isinstance(value, str) or value not in known:
+                known.append(value)
+            pending[key] = known
         return delta or self._take_message(index)
 
     def _is_delivered(self, key: str, index: int) -> bool:
@@ -149,8 +150,8 @@ class DeltaReader:
         return content in self.received and content not in self._read_from_messages
 
     def _take_message(self, index: int) -> Json:
-        rest = self._messages.pop(index, {})
-        rest = {key: value for key, value in rest.items() if not self._is_delivered(key, index)}
+        pieces = self._messages.pop(index, {})
+        rest = {key: _join_pieces(values) for key, values in pieces.items() if not self._is_delivered(key, index)}
         self._read_from_messages |= {(index, kind) for key, kind in _CONTENT_FIELDS.items() if rest.get(key)}
         return rest
 
@@ -320,6 +321,18 @@ class DeltaReader:
             return self._join_characters(arguments, index, None, call)
         self._repair_log.record("tool-args-string", arguments)
         return msgspec.json.encode(scrub_json(arguments)).decode()
+
+
+def _join_pieces(values: list[Any]) -> object:
+    """Join the pieces of a text, or of a list."""
+    values = [value for value in values if value] or values[-1:]
+    if all(isinstance(value, str) for value in values):
+        return "".join(values)
+    return (
+        values[0]
+        if len(values) == 1
+        else [part for one in values for part in (one if isinstance(one, list) else [one])]
+    )
 
 
 def _read_part(part: object, texts: list[tuple[_TextEventType, str]]) -> object:
