@@ -261,6 +261,11 @@ def test_calls_in_a_message_beside_deltas(parts: list[object]) -> None:
     assert sent == rb"{\"x\":1}"
 
 
+def test_calls_that_a_later_message_changes_are_an_error() -> None:
+    other = {**CALL, "id": "call_b"}
+    assert fix(stream(beside(None, {"tool_calls": [CALL]}), beside(None, {"tool_calls": [other]}), F))[1].failure
+
+
 @table("repeated", ['{"x":1}', "{}", "null"])
 def test_arguments_that_are_repeated_after_the_next_call(repeated: str) -> None:
     calls = [call_start(), piece('{"x":1}'), call_start(1, "call_b", "put"), piece('{"y":2}', 1)]
