@@ -475,6 +475,8 @@ def test_content_in_an_unknown_delta_of_a_text_is_an_error() -> None:
 def test_the_pieces_of_a_signature_may_be_equal() -> None:
     signed = [*THINKING[:2], signature_delta(0, "AB"), signature_delta(0, "AB"), block_stop(0)]
     check_blocks([*signed, *HELLO], [*signed, *HELLO])
+    without = [*THINKING[:2], signature_delta(0, ""), block_stop(0)]
+    check_blocks(without, without)
 
 
 @table(

@@ -232,7 +232,7 @@ class BlockSequencer:
         # MiniMax (cline/cline#9215) and LiteLLM (BerriAI/litellm#34433) send it again in deltas. The same digit or line
         # break twice is more likely two tokens.
         block_state.start_text = start_text if len(start_text.strip()) > 1 else ""
-        block_state.start_signature = full.get("signature")
+        block_state.start_signature = full.get("signature") or None
         return out
 
     def add_whole_blocks(self, content: object) -> bytes:
