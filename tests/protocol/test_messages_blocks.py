@@ -491,6 +491,7 @@ def test_the_pieces_of_a_signature_may_be_equal() -> None:
 def test_a_name_is_content_in_tool_input(start: object, deltas: list[str]) -> None:
     parts = [block_start(0, "tool_use", input=start), *(input_delta(0, text) for text in deltas), block_stop(0)]
     assert RepairedStream(START, *parts, TOOL_USE, END).repairer.failure is not None
+    assert RepairedStream(START, *parts[:-1], TOOL_USE, END).repairer.failure is not None  # without content_block_stop
 
 
 @table(
