@@ -1,11 +1,29 @@
 """Envelope of a stream."""
 
+import re
 from typing import Any
 
-from tests.protocol.build import ABSENT, CHAT, COMPLETIONS, ENVELOPE, FALLBACK, chunk, rules, text_chunk
+import pytest
+
+from tests.protocol.build import (
+    ABSENT,
+    CHAT,
+    COMPLETIONS,
+    ENVELOPE,
+    FALLBACK,
+    chunk,
+    content_chunks,
+    finish,
+    role,
+    rules,
+    stream,
+    text_chunk,
+)
 from tests.table import table
 from welldone.protocol.envelope import Endpoint, Envelope, check_envelope, read_envelope
+from welldone.protocol.pipeline import StreamPipeline
 from welldone.protocol.repair_log import RepairLog
+from welldone.protocol.request_facts import RepairOptions
 
 
 def test_a_correct_envelope_is_read_unchanged() -> None:
@@ -117,3 +135,13 @@ def recorded_for(value: dict[str, Any], endpoint: Endpoint, envelope: Envelope) 
     repair_log = RepairLog()
     check_envelope(value, envelope, endpoint, repair_log)
     return rules(repair_log)
+
+
+@pytest.mark.parametrize(("sent", "expected"), [("b0-unknown", "b11549"), ("b9000-abc", "b9000-abc")])
+def test_an_engine_that_does_not_know_its_build_gets_that_of_the_options(sent: str, expected: str) -> None:
+    pipeline = StreamPipeline(Endpoint.CHAT, fallback=FALLBACK)
+    pipeline.configure(0, RepairOptions(fingerprint="b11549"))
+    chunks = [role(), *content_chunks("Hi"), finish()]
+    body = stream(*[{**value, "system_fingerprint": sent} for value in chunks])
+    out = pipeline.feed(body) + pipeline.close()
+    assert set(re.findall(rb'"system_fingerprint":"([^"]*)"', out)) == {expected.encode()}

@@ -177,3 +177,9 @@ def test_a_template_reads_events_of_its_form(frame: bytes, text: str | None) -> 
     template = learn_text_delta(numbered([text_delta("x")], is_number_last=False)[0], 0)
     assert template is not None
     assert template.read(frame, 0) == text
+
+
+def test_a_template_is_used_again_after_another_event() -> None:
+    start = event("content_block_start", index=0, content_block={"type": "text", "text": ""})
+    texts = [message_delta(text) for text in ("a", "b", "c", "d")]
+    check_same(Endpoint.MESSAGES, [MESSAGE_START, start, *texts[:2], event("ping"), *texts[2:]])
