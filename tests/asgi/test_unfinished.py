@@ -93,7 +93,6 @@ def test_an_answer_with_its_end_logs_nothing(caplog: pytest.LogCaptureFixture) -
         ([text("Hi"), *call_chunks('{"x": 1}')], {0: "tool_calls"}),
         ([chunk({"tool_calls": [CALL]})], {0: "tool_calls"}),
         ([text("a"), text("b", 1)], {0: "stop", 1: "stop"}),
-        ([chunk({"reasoning_content": "So"})], {0: "stop"}),
     ],
 )
 def test_an_application_that_returns_has_ended_its_answer(parts: list[bytes], reasons: dict[int, str]) -> None:
@@ -116,6 +115,7 @@ def test_an_application_that_returns_has_ended_its_answer(parts: list[bytes], re
         [text("Hi"), text("there")[:-9]],  # half a chunk
         [text("Hi"), b"dat"],
         [chunk({"role": "assistant"})],  # no answer
+        [chunk({"reasoning_content": "So"})],
     ],
 )
 def test_an_answer_that_lacks_a_part_stays_an_error(parts: list[bytes]) -> None:
@@ -193,7 +193,8 @@ def _input(partial: str) -> bytes:
 @table(
     ("parts", "reason"),
     [
-        ([START, TEXT], "end_turn"),
+        ([START, TEXT, _event("content_block_stop", index=0)], "end_turn"),
+        ([START, TEXT], None),
         ([START, TEXT, TOOL, _input('{"x": 1}'), STOP], "tool_use"),
         ([START, TEXT, TOOL, _input('{"x": 1}')], "tool_use"),
         ([START, TEXT, TOOL, _input('{"x": ')], None),

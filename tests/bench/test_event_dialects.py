@@ -50,7 +50,7 @@ RECORDED = {
 COUNTED = Usage(7, 3, 10, {})
 CUT = {
     "responses": "the server's stream ended before the response was complete",
-    "messages": "the server's answer ended without a finish_reason",
+    "messages": "the server's stream ended before the message was complete",
 }
 
 

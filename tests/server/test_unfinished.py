@@ -210,6 +210,7 @@ def test_an_upstream_with_the_messages_api_may_end_its_answers_too(tmp_path: Pat
     events = [
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello"}},
+        {"type": "content_block_stop", "index": 0},
     ]
     chunks = [MockChunk(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n") for event in events]
     each = {"speaks": ("messages",), "chat": is_native}
