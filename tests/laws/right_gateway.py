@@ -7,6 +7,7 @@ translated, `right_answers` defines what can be represented.
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import NamedTuple, cast
@@ -84,7 +85,8 @@ def _translated(
 ) -> Callable[[PersistentGateway, int], Iterator[Difference]]:
     def check(gateway: PersistentGateway, seed: int) -> Iterator[Difference]:
         draw = Random(f"gateway {seed}")
-        drawn = right_chunks.chat(draw, most_choices=1)
+        contents = replace(right_chunks.ALL, trailing_space=path != RESPONSES)  # its calls end before the next one
+        drawn = right_chunks.chat(draw, contents, most_choices=1)
         sent = send(gateway, draw, path, {"model": "m", "stream": True, **fields}, drawn.stream)
         yield from same(path, expected(drawn), read(sent, True))
 
