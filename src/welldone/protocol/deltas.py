@@ -179,7 +179,7 @@ class DeltaReader:
     def close_choice(self, index: int) -> list[Event]:
         """Return the events that were held back for a choice."""
         events: list[Event] = []
-        if message := self._take_message(index):
+        if index in self._messages and (message := self._take_message(index)):
             self.read(message, index, [], events)
         for (kind, call), joiner in self._joiners.pop(index, {}).items():
             if rest := joiner.close():

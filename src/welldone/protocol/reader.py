@@ -154,7 +154,8 @@ class EventReader:
             self._repair_log.byte = frame.byte
         raw, data = frame.raw, frame.data
         if raw == sse.DONE and not (self.is_done or self._is_mid_frame or self._pieces):
-            self._read_done(b"[DONE]", frame)
+            self.is_done = True
+            self._repair_log.is_over = self.chunks.is_finished
             return events
         if (
             data is not None

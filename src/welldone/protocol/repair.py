@@ -172,7 +172,7 @@ class EventRepairer:
             self._repair_event(event, out)
             if not self._content_events.isdisjoint(map(type, out[before:])):
                 self._comment_count = self._noop_count = 0
-        return self._check_json(out)
+        return out if self._json_checker is None else self._check_json(out)
 
     def _check_json(self, events: list[Event]) -> list[Event]:
         if self._json_checker is not None:
