@@ -331,7 +331,7 @@ class UpstreamAttempt:
             observer.end(None if error is None else str(error))
         upstream = None if self._lease is None else self._lease.upstream
         is_stream = self._reply_kind is _ReplyKind.STREAM
-        if is_stream and error is None and upstream is not None:
+        if is_stream and error is None and upstream is not None and upstream.settings.ends == "close":
             error = None if self._headers.keys() & {"content-length", "transfer-encoding"} else _NO_FRAMING
         if error is not None and not (is_stream and self._listener.is_complete(self.part_index)):
             self._settle(error_mapping.disconnect_failure(error, upstream, has_head=self._status > 0))
