@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from faults.case import Case, CaseContext, Figure, Outcome
-from faults.client import CHAT, ClientReply, chat, send_request
+from faults.client import CHAT, ClientReply, chat, post
 from faults.dialects import MESSAGES, RESPONSES
 from faults.foreign_abuses import foreign_abuses
-from faults.heartbeat import GapRecorder, beating, listening
+from faults.heartbeat import GapRecorder, beating, listening, sending
 from faults.hostile_streams import KINDS, Kind
+from faults.peak import Peak
 from tests.server.abuse import Abuse, abuses
-from tests.support.faults import LONG_ANSWER, RESTARTS, cpu_of, engine_of, memory_of, metric, small_server
+from tests.support.faults import LONG_ANSWER, RESTARTS, cpu_of, engine_of, metric, small_server
 from tests.support.server import Running
 from tests.support.upstream import gateway, upstream
 from welldone.mock.script import HELLO_REPLY, MockReply
@@ -21,10 +22,8 @@ from welldone.mock.server import MockHttpRequest
 
 AT_ONCE = 8
 """Concurrent copies of a request: eight expensive requests must not crash the server."""
-SILENCE_MS = 200
-GROWTH_MB = 256
-"""Eight bodies of the longest that is taken, as bytes, as text and as values; and two captures that are judged at once,
-which are twenty times as large as their bytes."""
+SILENCE_MS = 50
+"""Longest gap of a stream, less that of the idle server."""
 EVERY = 3
 """The short form runs every third request and every sixth stream."""
 LARGER = 4
@@ -105,7 +104,7 @@ def _hostile(seen: MockHttpRequest) -> MockReply:
 async def _suffer(context: CaseContext, server: Running, kinds: Sequence[Kind]) -> tuple[Results, GapRecorder, float]:
     """Each kind in both forms of chat; in the full plan also four times as large and in other dialects."""
     results, steepest = Results(), 0.0
-    async with listening(server, chat("heartbeat")) as recorder:
+    async with sending() as sender, listening(server, chat("heartbeat")) as recorder:
         for index, kind in enumerate(kinds):
             context.note(f"{index + 1} of {len(kinds)}: {kind.name}")
             for path, is_stream in FORMS[: context.times(len(FORMS), 2)]:
@@ -114,7 +113,8 @@ async def _suffer(context: CaseContext, server: Running, kinds: Sequence[Kind]) 
                     name = f"{kind.name}, {size} times, {path}{' as a stream' if is_stream else ''}"
                     await recorder.beat(name)
                     before = cpu_of(server.process.pid)
-                    received = await _chat(server, path, f"{KINDS.index(kind)} times {size}", is_stream=is_stream)
+                    model = f"{KINDS.index(kind)} times {size}"
+                    (received,) = await sender.send(server.port, _chat(server, path, model, is_stream=is_stream))
                     took.append(cpu_of(server.process.pid) - before)
                     results.count += 1
                     if why := _stream_problem(received):
@@ -124,12 +124,12 @@ async def _suffer(context: CaseContext, server: Running, kinds: Sequence[Kind]) 
     return results, recorder, steepest
 
 
-async def _chat(server: Running, path: str, model: str, *, is_stream: bool) -> ClientReply:
+def _chat(server: Running, path: str, model: str, *, is_stream: bool) -> bytes:
     turns = [{"role": "user", "content": "hi"}]
     is_responses = path == RESPONSES
     words = {"input": "hi", "store": False} if is_responses else {"messages": turns, "max_tokens": 16}
     body = msgspec.json.encode({"model": model, "stream": is_stream, **words})
-    return await send_request(server, body, path=path)
+    return post(body, server.port, path=path, key=server.key)
 
 
 def _stream_problem(received: ClientReply) -> str | None:
@@ -168,20 +168,17 @@ async def _abuse(
     """Each request alone; in the full plan also eight at once."""
     results = Results()
     rounds = (1,) if context.is_short else (1, AT_ONCE)
-    async with listening(server, beat) as recorder:
+    async with sending() as sender, listening(server, beat) as recorder:
         for at_once in rounds:
             for index, abuse in enumerate(abuses):
                 context.note(f"{index + 1} of {len(abuses)}, {at_once} at once: {abuse.name}")
                 name = abuse.name if at_once == 1 else f"{abuse.name}, {at_once} at once"
                 await recorder.beat(name)
-                received = await asyncio.gather(*(_send(server, abuse) for _ in range(at_once)))
+                data = post(abuse.body, server.port, path=abuse.path, key=server.key, headers=abuse.headers)
+                received = await sender.send(server.port, data, at_once)
                 results.count += at_once
                 results.problems += [f"{name}: {why}" for one in received if (why := problem(abuse, one))][:1]
     return results, recorder
-
-
-async def _send(server: Running, abuse: Abuse) -> ClientReply:
-    return await send_request(server, abuse.body, path=abuse.path, headers=abuse.headers)
 
 
 def _problem(abuse: Abuse, received: ClientReply) -> str | None:
@@ -206,19 +203,6 @@ def _unexplained(received: ClientReply) -> str | None:
     if received.status >= 400 and not re.search(rb'"(?:message|error)":\s*"[^"]', received.body):
         return f"{received.status} without a word: {received.body[:100]!r}"
     return None
-
-
-class Peak:
-    """Peak memory of a server above its start."""
-
-    def __init__(self, server: Running) -> None:
-        self._pid = server.process.pid
-        self._before = memory_of(self._pid)
-
-    def growth(self) -> Figure:
-        """Return the peak as a figure."""
-        grown = memory_of(self._pid, "VmHWM") - self._before
-        return Figure("peak memory growth", grown / 2**20, "MB", most=GROWTH_MB)
 
 
 def _failures(server: Running) -> Iterable[str]:

@@ -1,29 +1,29 @@
 """The most expensive requests and replies on every endpoint, next to a stream that must not be delayed."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from faults.case import Case, CaseContext, Figure, Outcome
-from faults.client import CHAT, LIMIT_S, ClientReply, exchange, send_request
+from faults.client import CHAT, ClientReply, chat, exchange, post, send_request
 from faults.dialects import COMPLETIONS, MESSAGES, OLLAMA_CHAT, OLLAMA_GENERATE, RESPONSES
-from faults.heartbeat import BEAT_MS, beating
+from faults.floods import FLOODS
+from faults.heartbeat import NOTHING, beating, listening, sending
+from faults.peak import Peak
 from tests.support.server import Running
 from tests.support.upstream import gateway, upstream
 from welldone.mock.script import HELLO_REPLY, JSON_HEADERS, MockChunk, MockReply
 from welldone.mock.server import MockHttpRequest
 
 HELD_UP_MS = 50
-"""Longest gap of a stream on a quiet machine."""
-TRIES = 6
-"""Attempts for a request that exceeds the limit; the shortest gap counts."""
+"""Longest gap of a stream, less that of the idle server."""
+TRIES = 5
+"""Attempts of each request; the longest gap counts."""
+TOO_LONG = 2.5
+"""Of these sizes, a frame is too long: 15 MB."""
 BODY_BYTES = 4_000_000
 FRAME_BYTES = 6_200_000
 """Slightly below the maximum size of a body and of a frame."""
@@ -147,6 +147,14 @@ def frames(size: int) -> dict[str, Callable[[], MockReply]]:
     out["a frame of lines"] = lambda: _stream(b"x\n" * (size // 2) + b"\n")
     out["a frame of data lines"] = lambda: _stream(b"data: 1\n" * (size // 80) + b"\n")
     out["empty frames"] = lambda: _stream(b"data:\n\n" * (size // 70))
+    out["comments"] = lambda: _stream(b": x\n" * (size // 60) + b"\n")
+    out["comments by themselves"] = lambda: _stream(b":\n\n" * (size // 60))
+    out["unknown fields by themselves"] = lambda: _stream(b"x\n\n" * (size // 60))
+    numbers = partial(VALUES[0].text, int(TOO_LONG * size))
+    for name, make in (("a frame", _frame), ("a whole reply", _whole)):
+        out[f"{name} that is too long, of {VALUES[0].name}"] = partial(
+            make, partial(_filled, '"delta":{"content":"x"},"extra":%s', numbers)
+        )
     return out
 
 
@@ -174,55 +182,14 @@ def _stream(frame: bytes) -> MockReply:
 
 
 class Request(NamedTuple):
-    """Request that is expensive to parse, or whose reply is."""
+    """What a client sends, and what is wrong with the reply."""
 
     name: str
-    path: str
-    body: bytes
-
-
-class Servers(NamedTuple):
-    """The server whose stream is measured, and one without a measured stream."""
-
-    received: Running
-    other: Running
-
-
-class Results(NamedTuple):
-    """Measured gaps and problems."""
-
-    times: int
-    problems: list[str]
-    worst: dict[str, float]
-    """Longest gap of the stream in milliseconds, by request."""
-
-
-class Listener:
-    """Reader of the measured stream, in its own process."""
-
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self._process = process
-
-    async def silence_ms(self) -> float:
-        """Return the longest gap since the previous call."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        stdin.write("\n")
-        stdin.flush()
-        async with asyncio.timeout(LIMIT_S):
-            return float(await asyncio.to_thread(stdout.readline))
-
-
-@contextmanager
-def listening(server: Running) -> Iterator[Listener]:
-    """Read a stream until the context ends."""
-    words = [sys.executable, "-m", "faults.stream_reader", str(server.port), server.key or ""]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield Listener(process)
-        finally:
-            process.kill()
+    data: bytes
+    problem: Callable[[ClientReply], str | None]
+    at_once: int = 1
+    first_size: int = 0
+    """As in `Sending`."""
 
 
 def turns(context: CaseContext) -> Outcome:
@@ -240,80 +207,66 @@ def turns(context: CaseContext) -> Outcome:
         beating() as beats,
         upstream(choose) as fine,
         gateway(context.folder, fine.url, more=heartbeat % beats) as server,
-        gateway(_folder(context, "other"), fine.url) as other,
-        listening(server) as listener,
     ):
-        results = asyncio.run(_all(context, Servers(server, other), listener, names))
-    by_reply = {name: ms for name, ms in results.worst.items() if name.rsplit(", /", 1)[0] in replies}
-    by_request = {name: ms for name, ms in results.worst.items() if name not in by_reply}
+        peak = Peak(server)
+        problems, worst = asyncio.run(_all(context, server, names))
+        growth = peak.growth()
+    by_reply = {name: ms for name, ms in worst.items() if name.rsplit(", /", 1)[0] in replies}
+    by_request = {name: ms for name, ms in worst.items() if name not in by_reply}
     figures = (
-        Figure("wrong responses", len(results.problems), most=0),
+        Figure("wrong responses", len(problems), most=0),
         Figure("longest pause caused by a request", _longest(by_request), "ms", most=HELD_UP_MS, is_timing=True),
         Figure("longest pause caused by an upstream reply", _longest(by_reply), "ms", most=HELD_UP_MS, is_timing=True),
+        growth,
     )
     slowest = [max(one, key=one.__getitem__, default="none") for one in (by_request, by_reply)]
-    return Outcome(
-        results.times, f"slowest request: {slowest[0]}; slowest reply: {slowest[1]}", figures, tuple(results.problems)
-    )
+    return Outcome(len(worst), f"slowest request: {slowest[0]}; slowest reply: {slowest[1]}", figures, tuple(problems))
 
 
 def _longest(results: dict[str, float]) -> float:
-    return max(results.values(), default=BEAT_MS) - BEAT_MS
+    return max(results.values(), default=0.0)
 
 
-def _folder(context: CaseContext, name: str) -> Path:
-    folder = context.folder / name
-    folder.mkdir()
-    return folder
+async def _all(context: CaseContext, server: Running, names: list[str]) -> tuple[list[str], dict[str, float]]:
+    """Send each request some times. Returns problems, and the longest gap of the stream by request."""
+    problems: list[str] = []
+    async with sending() as sender, listening(server, chat("heartbeat")) as recorder:
+        for request in [*_chosen(context, server, names), *await _references(server)]:
+            context.note(request.name)
+            for _ in range(context.times(TRIES, 1)):
+                await recorder.beat(request.name)
+                replies = await sender.send(server.port, request.data, request.at_once, request.first_size)
+                problems += [f"{request.name}: {why}" for reply in replies if (why := request.problem(reply))]
+    recorder.worst.pop(NOTHING, None)
+    return problems, recorder.worst
 
 
-async def _all(context: CaseContext, servers: Servers, listener: Listener, names: list[str]) -> Results:
-    results = Results(0, [], {})
-    await listener.silence_ms()
-    for name, path, body in _chosen(context, servers.received, names):
-        context.note(name)
-        results.worst[name] = await _measure(results, servers, listener, Request(name, path, body))
-    for name, body in await _references(servers.received):
-        results.worst[name] = await _measure(results, servers, listener, Request(name, RESPONSES, body))
-    return results._replace(times=len(results.worst))
-
-
-async def _measure(results: Results, servers: Servers, listener: Listener, request: Request) -> float:
-    """Gap of the stream during a request. If it is too long, the gap that the machine alone causes is subtracted:
-    the one while another server gets the same request."""
-    ours = await _shortest(results, servers.received, listener, request)
-    if ours <= HELD_UP_MS + BEAT_MS:
-        return ours
-    alone = await _shortest(results, servers.other, listener, request)
-    return ours - max(0.0, alone - BEAT_MS)
-
-
-async def _shortest(results: Results, server: Running, listener: Listener, request: Request) -> float:
-    """Shortest gap of some attempts while they exceed the limit: a machine may also stall by itself."""
-    shortest = float("inf")
-    for _ in range(TRIES):
-        received = await send_request(server, request.body, path=request.path)
-        shortest = min(shortest, await listener.silence_ms())
-        if why := _problem(received):
-            results.problems.append(f"{request.name}: {why}")
-        if shortest <= HELD_UP_MS + BEAT_MS:
-            break
-    return shortest
-
-
-def _chosen(context: CaseContext, server: Running, names: list[str]) -> Iterator[tuple[str, str, bytes]]:
+def _chosen(context: CaseContext, server: Running, names: list[str]) -> Iterator[Request]:
     every = context.times(1, 31)
-    yield from (one for index, one in enumerate(requests(context.times(BODY_BYTES, 60_000))) if index % every == 0)
+    size = context.times(BODY_BYTES, 60_000)
+    key = b"Authorization: Bearer %b\r\n" % (server.key or "").encode()
+    for flood in FLOODS:
+        data = flood.make(context.times(flood.size, flood.size // 20), key)
+        first_size = data.index(b"\r\n\r\n") + 4 if flood.is_socket else 0
+        problem = partial(_flood_problem, flood.expected)
+        yield Request(flood.name, data, problem, flood.at_once, first_size)
+    yield from (
+        _post(server, name, path, body) for index, (name, path, body) in enumerate(requests(size)) if index % every == 0
+    )
     for index, name in enumerate(names):
         for number, path in enumerate((CHAT, MESSAGES, RESPONSES, OLLAMA_CHAT)):
             if (index + number) % every == 0:
                 for is_stream in (True, False):
                     needed = msgspec.json.decode(f"{{{PATHS[path]}}}")
-                    body = {**needed, "model": f"frame {index}", "stream": is_stream}
-                    yield f"{name}, {path}{' as a stream' if is_stream else ''}", path, msgspec.json.encode(body)
+                    body = msgspec.json.encode({**needed, "model": f"frame {index}", "stream": is_stream})
+                    yield _post(server, f"{name}, {path}{' as a stream' if is_stream else ''}", path, body)
 
 
-async def _references(server: Running) -> list[tuple[str, bytes]]:
+def _post(server: Running, name: str, path: str, body: bytes) -> Request:
+    return Request(name, post(body, server.port, path=path, key=server.key), _problem)
+
+
+async def _references(server: Running) -> list[Request]:
     """References to the items of a response that was stored, and its continuation."""
     items = [{"role": "user", "content": "x" * 200}] * 8_000
     made = await send_request(server, msgspec.json.encode({"model": "hello", "input": items}), path=RESPONSES)
@@ -323,15 +276,13 @@ async def _references(server: Running) -> list[tuple[str, bytes]]:
     listed = f"{head}Connection: close\r\nAuthorization: Bearer {server.key}\r\n\r\n"
     received = await exchange(server.port, listed.encode())
     assert received.status == 200
+    inputs: dict[str, dict[str, object]] = {
+        f"{count:,} references": {"input": [{"id": first}] * count} for count in (200, 1_000, 16_000)
+    }
+    inputs["a response that goes on"] = {"input": "x", "previous_response_id": name}
     return [
-        *(
-            (f"{count:,} references", msgspec.json.encode({"model": "hello", "input": [{"id": first}] * count}))
-            for count in (200, 1_000, 16_000)
-        ),
-        (
-            "a response that goes on",
-            msgspec.json.encode({"model": "hello", "input": "x", "previous_response_id": name}),
-        ),
+        _post(server, title, RESPONSES, msgspec.json.encode({"model": "hello", **members}))
+        for title, members in inputs.items()
     ]
 
 
@@ -339,6 +290,12 @@ def _problem(received: ClientReply) -> str | None:
     if received.status in STATUSES and received.is_whole:
         return None
     return f"{received.status}, {'' if received.is_whole else 'broken off, '}{received.body[:150]!r}"
+
+
+def _flood_problem(expected: bytes, received: ClientReply) -> str | None:
+    if expected in (received.head + received.body).lower() and received.status:
+        return None
+    return f"{received.status}, …{received.body[-150:]!r}"
 
 
 CASES = (Case("turns", "the most expensive requests and replies on every endpoint, next to a stream", turns),)

@@ -1,19 +1,28 @@
-"""A steady stream that runs next to a fault, and its longest gap."""
+"""A steady stream that runs next to a fault, and its longest gap; its source and its reader are processes."""
 
 import asyncio
-import re
 import subprocess
 import sys
-import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import TypeVar
 
-from faults.client import LIMIT_S, connect, post
+import msgspec
+
+from faults.client import LIMIT_S, ClientReply, post
+from faults.sender import Sending
+from faults.stream_reader import Observed
 from tests.support.server import Lines, Running
+
+Reply = TypeVar("Reply")
 
 BEAT_MS = 10
 """Gap between two tokens of the mock server."""
 _TOKENS = 4096  # one answer lasts 40 s
+_IDLE_BEATS = 100
+NOTHING = "nothing"
+"""Activity before and between others."""
 
 
 @contextmanager
@@ -31,59 +40,91 @@ def beating() -> Iterator[str]:
         process.wait(LIMIT_S)
 
 
+class _Child:
+    """A process that answers lines on stdin with lines on stdout."""
+
+    def __init__(self, module: str, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def write(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    async def ask(self, data: bytes, form: type[Reply]) -> Reply:
+        assert self.process.stdout is not None
+        await asyncio.to_thread(self.write, data)
+        async with asyncio.timeout(LIMIT_S):
+            return msgspec.json.decode(await asyncio.to_thread(self.process.stdout.readline), type=form)
+
+
 class GapRecorder:
-    """Reads one stream after the other and records the gaps."""
+    """Records the gaps of a stream by the activity during them."""
 
-    def __init__(self) -> None:
+    def __init__(self, reader: _Child) -> None:
         self.worst: dict[str, float] = {}
-        """Longest gap in milliseconds, by the activity during it."""
-        self.endings: dict[str, int] = {}
+        """Longest gap in milliseconds, by activity, without that of the idle server."""
+        self.endings: Counter[str] = Counter()
         """Number of streams by their ending; incomplete ones by their last bytes."""
-        self.doing = ""
-        self._last = 0.0
-        self._received = asyncio.Event()
+        self._reader = reader
+        self._idle_ms = 0.0
+        self._doing = ""
 
-    async def listen(self, server: Running, body: bytes) -> None:
-        """Read one stream after the other until cancelled."""
-        while True:
-            connection = await connect(server.port, post(body, server.port, key=server.key))
-            tail = b""
-            try:
-                self._last = 0.0
-                while data := await connection.reader.read(65536):
-                    self._note()
-                    tail = (tail + data)[-64:]
-            finally:
-                connection.disconnect()
-            end = "whole" if re.search(rb"data: \[DONE\]\n\n\r\n0\r\n\r\n$", tail) else repr(tail)
-            self.endings[end] = self.endings.get(end, 0) + 1
+    async def measure_idle(self) -> None:
+        """Measure the gaps of the idle server."""
+        await self._observe(1)
+        self._idle_ms = await self._observe(_IDLE_BEATS)
 
     async def beat(self, doing: str) -> None:
         """Wait for the next data; later gaps are recorded under this activity."""
-        self._received.clear()
-        async with asyncio.timeout(LIMIT_S):
-            await self._received.wait()
-        self.doing = doing
+        gap_ms = max(0.0, await self._observe(1) - self._idle_ms)
+        if self._doing:
+            self.worst[self._doing] = max(self.worst.get(self._doing, 0.0), gap_ms)
+        self._doing = doing
 
-    def _note(self) -> None:
-        now = time.monotonic()
-        if self._last:  # the time to the first token does not count
-            self.worst[self.doing] = max(self.worst.get(self.doing, 0.0), (now - self._last) * 1000)
-        self._last = now
-        self._received.set()
+    async def _observe(self, beats: int) -> float:
+        observed: Observed = await self._reader.ask(b"%d\n" % beats, Observed)
+        self.endings.update(observed.endings)
+        return observed.worst_ms
 
 
 @asynccontextmanager
 async def listening(server: Running, body: bytes) -> AsyncIterator[GapRecorder]:
     """Measure streams until the context ends. `body` requests a long stream."""
-    made = GapRecorder()
-    task = asyncio.create_task(made.listen(server, body))
-    try:
-        await made.beat("nothing")
-        yield made
-        await made.beat("nothing")
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
-    if not task.cancelled():
-        task.result()  # raises if the reader failed
+    request = post(body, server.port, key=server.key)
+    reader = _Child("faults.stream_reader", str(server.port), request.hex())
+    with reader.process:
+        try:
+            recorder = GapRecorder(reader)
+            await recorder.measure_idle()
+            await recorder.beat(NOTHING)
+            yield recorder
+            await recorder.beat("")
+        finally:
+            reader.process.kill()
+
+
+class Sender:
+    """Sends requests from a process of its own."""
+
+    def __init__(self, child: _Child) -> None:
+        self._child = child
+
+    async def send(self, port: int, data: bytes, at_once: int = 1, first_size: int = 0) -> list[ClientReply]:
+        """Send bytes as in `Sending`; return the replies, with the ends of their bodies."""
+        order = msgspec.json.encode(Sending(port, len(data), at_once, first_size))
+        replies: list[ClientReply] = await self._child.ask(order + b"\n" + data, list[ClientReply])
+        return replies
+
+
+@asynccontextmanager
+async def sending() -> AsyncIterator[Sender]:
+    """Run a sender until the context ends."""
+    child = _Child("faults.sender")
+    with child.process:
+        try:
+            yield Sender(child)
+        finally:
+            child.process.kill()

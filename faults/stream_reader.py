@@ -1,55 +1,72 @@
 """A client in its own process that reads one stream after the other and records the longest gap.
 
-The load in its parent does not slow it down, so a gap is caused by the server. Each line on stdin requests the longest
-gap since the previous line, in milliseconds; the first reply comes when a stream flows.
+The load of other processes does not slow it down, so a gap is caused by the server. Each line on stdin is a number of
+pieces of data; after as many more, one line on stdout says the longest gap since the previous line, and how the streams
+ended since then (`Observed`).
 """
 
 import asyncio
+import re
 import sys
 import time
 
-from faults.client import chat, connect, post
+import msgspec
+
+from faults.client import connect
 
 
-class Listener:
+class Observed(msgspec.Struct):
+    """What the reader saw."""
+
+    worst_ms: float = 0.0
+    """Longest gap in milliseconds; the time to the first data of a stream does not count."""
+    endings: list[str] = []
+    """`whole`, or the last bytes."""
+
+
+class StreamReader:
     """Reads streams and records the longest gap."""
 
     def __init__(self) -> None:
-        self.worst_ms = 0.0
-        self._last = 0.0
+        self._observed = Observed()
+        self._received = asyncio.Event()
 
-    async def listen(self, port: int, key: str) -> None:
+    async def read(self, port: int, request: bytes) -> None:
         """Read one stream after the other."""
         while True:
-            connection = await connect(port, post(chat("heartbeat"), port, key=key))
-            self._last = 0.0  # the time to the first token does not count
-            while await connection.reader.read(65536):
+            connection = await connect(port, request)
+            last, tail = 0.0, b""
+            while data := await connection.reader.read(65536):
                 now = time.monotonic()
-                if self._last:
-                    self.worst_ms = max(self.worst_ms, (now - self._last) * 1000)
-                self._last = now
+                if last:
+                    self._observed.worst_ms = max(self._observed.worst_ms, (now - last) * 1000)
+                last = now
+                tail = (tail + data)[-64:]
+                self._received.set()
             connection.disconnect()
+            end = "whole" if re.search(rb"data: \[DONE\]\n\n\r\n0\r\n\r\n$", tail) else repr(tail)
+            self._observed.endings.append(end)
 
-    async def answer(self) -> None:
-        """Print the longest gap for each input line, the current gap included."""
-        lines = asyncio.StreamReader()
-        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-        while await lines.readline():
-            before = self._last
-            while self._last == before:  # noqa: ASYNC110 - until the next data
-                await asyncio.sleep(0.002)
-            sys.stdout.write(f"{self.worst_ms:.1f}\n")
+    async def answer(self, lines: asyncio.StreamReader) -> None:
+        """Print what was seen for each input line, the current gap included."""
+        while line := await lines.readline():
+            for _ in range(int(line)):
+                self._received.clear()
+                await self._received.wait()
+            sys.stdout.buffer.write(msgspec.json.encode(self._observed) + b"\n")
             sys.stdout.flush()
-            self.worst_ms = 0.0
+            self._observed = Observed()
 
 
 async def main() -> None:
     """Read streams and print gaps until standard input closes."""
-    listener = Listener()
-    listening = asyncio.create_task(listener.listen(int(sys.argv[1]), sys.argv[2]))
-    answering = asyncio.create_task(listener.answer())
-    await asyncio.wait({listening, answering}, return_when=asyncio.FIRST_COMPLETED)
-    listening.cancel()
+    lines = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    reader = StreamReader()
+    reading = asyncio.create_task(reader.read(int(sys.argv[1]), bytes.fromhex(sys.argv[2])))
+    answering = asyncio.create_task(reader.answer(lines))
+    await asyncio.wait({reading, answering}, return_when=asyncio.FIRST_COMPLETED)
+    reading.cancel()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from welldone.gateway.error_mapping import AttemptFailure, reply_too_large
 from welldone.gateway.errors import ApiError, internal_error
 from welldone.gateway.upstream import dialect_headers
 from welldone.http.server import HttpResponse, StreamingResponse
+from welldone.http.turns import next_turn
 from welldone.protocol import sse
 from welldone.protocol.continuation import Continuation, ContinuationWay
 from welldone.protocol.dialects.base import KEEP_ALIVE
@@ -314,6 +315,8 @@ class ResponseTask(ClientOutput):
                 return msgspec.structs.replace(first_failure, is_retryable=False)
             way, body = planned
         self._prepare_pipeline(lease, part)
+        if self._part_count > 1:
+            await next_turn()  # encoding and sending a long body takes milliseconds
         await self._parts.body_budget.reserve(attempt)
         try:
             if self.state >= ResponseState.COMPLETE:
