@@ -132,12 +132,22 @@ def test_workers_do_not_receive_ctrl_c_from_the_terminal() -> None:
 def test_a_killed_worker_is_replaced_while_the_other_serves_on() -> None:
     with WorkerProgram() as program:
         one, other = program.both()
-        with stopped(other["pid"]):  # only the replacement of the first can answer
-            os.kill(one["pid"], signal.SIGKILL)
-            line = json.loads(program.wait_for("was ended by SIGKILL"))
-            assert (line["level"], line["worker"]) == ("error", one["worker"])
+        with (
+            stopped(other["pid"]),  # only the first, and then its replacement, can answer
+            socket.create_connection(("127.0.0.1", program.port), timeout=LIMIT_S) as cut,
+        ):
+            cut.sendall(b"GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            with cut.makefile("rb") as lines:
+                while b"started" not in lines.readline():
+                    pass
+                os.kill(one["pid"], signal.SIGKILL)
+                line = json.loads(program.wait_for("was ended by SIGKILL"))
+                assert (line["level"], line["worker"], line["requests_cut"]) == ("error", one["worker"], 1)
+                assert lines.read() in (b"", b"\r\n")  # no end of the body
             program.wait_for("worker is ready")
             new = program.facts()
+            values = _values(program.get("/metrics")[1])
+            assert values["welldone_worker_deaths_total"] == values["welldone_worker_cut_requests_total"] == 1
         assert new["worker"] == one["worker"]
         assert new["pid"] != one["pid"]
         with stopped(new["pid"]):

@@ -47,7 +47,8 @@ class _Server:
     async def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._end.set)
-        await self._listener.start("", 0, sockets=self._worker.sockets)
+        worker = self._worker
+        await self._listener.start("", 0, sockets=worker.sockets, worker=(worker.loads, worker.number))
         await self._sync.start()
         self._worker.on_ready()
         await self._end.wait()

@@ -38,7 +38,7 @@ def _values(page: str) -> dict[str, float]:
     }
 
 
-MERGED = merge_metrics_pages([_worker(is_up=True, breaker="closed"), _worker(is_up=False, breaker="open")], 1)
+MERGED = merge_metrics_pages([_worker(is_up=True, breaker="closed"), _worker(is_up=False, breaker="open")], 1, (0, 0))
 
 
 @table(
@@ -72,8 +72,9 @@ def test_info_metrics_are_not_added() -> None:
 
 def test_a_single_page_is_unchanged() -> None:
     page = _worker(is_up=True, breaker="closed")
-    merged = _values(merge_metrics_pages([page], 0))
-    assert merged.pop("welldone_workers_missing") == 0
+    merged = _values(merge_metrics_pages([page], 0, (0, 0)))
+    own = ("workers_missing", "worker_deaths_total", "worker_cut_requests_total")
+    assert [merged.pop(f"welldone_{name}") for name in own] == [0, 0, 0]
     assert merged == _values(page)
 
 
@@ -89,7 +90,7 @@ def test_series_of_a_single_worker_are_included() -> None:
     one.count_upstream_attempt("lab", 200)
     other.count_upstream_attempt("lab", 503)
     other.add_model('odd "name" {x} \\ y')
-    values = _values(merge_metrics_pages([one.render()[1].decode(), other.render()[1].decode()], 0))
+    values = _values(merge_metrics_pages([one.render()[1].decode(), other.render()[1].decode()], 0, (0, 0)))
     assert values["welldone_upstream_requests_total 200 lab"] == 1
     assert values["welldone_upstream_requests_total 503 lab"] == 1
     assert values['welldone_prompt_tokens_total odd "name" {x} \\ y'] == 0
@@ -120,7 +121,9 @@ def test_no_model_name_breaks_the_page(name: str, is_configured: bool) -> None:
     metrics.count_stream_failure(name)
     page = metrics.render()[1].decode()
     lines = [
-        line for line in merge_metrics_pages([page, page], 0).split("\n") if line.startswith("welldone_requests_total")
+        line
+        for line in merge_metrics_pages([page, page], 0, (0, 0)).split("\n")
+        if line.startswith("welldone_requests_total")
     ]
     assert [line.rpartition(" ")[2] for line in lines] == ["2.0"]
     assert ('model="other"' in lines[0]) is not (is_configured or name.isprintable())

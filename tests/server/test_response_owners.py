@@ -13,6 +13,7 @@ from tests.server.running_gateway import Gateway, gateway
 from tests.server.test_same_dialect import COUNTS, DETAILS, TEXT, message, numbered, response, response_events
 from tests.table import table
 from welldone.config.server import KeySettings
+from welldone.http.shared_listener import WorkerLoads
 from welldone.http.shared_memory import SharedNumbers
 from welldone.mock.script import MockReply, json_reply
 from welldone.server.api.response_owners import UpstreamIdOwners, state_references
@@ -151,7 +152,13 @@ def test_workers_query_each_other(short_path: Path) -> None:
         siblings = [
             WorkerSync(
                 Worker(
-                    number=number, count=2, sockets=(), bucket_storage=numbers, folder=short_path, on_ready=lambda: None
+                    number=number,
+                    count=2,
+                    sockets=(),
+                    loads=WorkerLoads(4),
+                    bucket_storage=numbers,
+                    folder=short_path,
+                    on_ready=lambda: None,
                 ),
                 lambda: ("", b""),
             )

@@ -30,6 +30,7 @@ from welldone.config.server import Config, KeySettings, ServeSettings
 from welldone.config.upstream import UpstreamSettings
 from welldone.engines.errors import EngineError
 from welldone.engines.supervisor import ModelState
+from welldone.http.shared_listener import WorkerLoads
 from welldone.http.shared_memory import SharedNumbers
 from welldone.mock.script import MockChunk, MockReply, MockScript
 from welldone.mock.server import MockServer
@@ -354,7 +355,15 @@ async def _two_workers(config: Config, folder: Path, numbers: SharedNumbers) -> 
     """Two workers on different ports, so that a test can choose one."""
 
     def worker(number: int) -> Worker:
-        return Worker(number=number, count=2, sockets=(), bucket_storage=numbers, folder=folder, on_ready=lambda: None)
+        return Worker(
+            number=number,
+            count=2,
+            sockets=(),
+            loads=WorkerLoads(4),
+            bucket_storage=numbers,
+            folder=folder,
+            on_ready=lambda: None,
+        )
 
     async with (
         _server(config, folder, keys=[PLAIN], worker=worker(1)) as one,

@@ -11,6 +11,7 @@ import pytest
 
 from tests.http.aio import run
 from welldone.config.server import ServeSettings
+from welldone.http.shared_listener import WorkerLoads
 from welldone.http.shared_memory import SharedNumbers
 from welldone.server.observe.metrics import Metrics
 from welldone.server.observe.workers import QueryHandler, Worker, WorkerQuery, WorkerSync
@@ -36,7 +37,13 @@ def worker(short_path: Path, numbers: SharedNumbers) -> Make:
 
     def make(number: int, count: int) -> Worker:
         return Worker(
-            number=number, count=count, sockets=(), bucket_storage=numbers, folder=short_path, on_ready=lambda: None
+            number=number,
+            count=count,
+            sockets=(),
+            loads=WorkerLoads(4),
+            bucket_storage=numbers,
+            folder=short_path,
+            on_ready=lambda: None,
         )
 
     return make

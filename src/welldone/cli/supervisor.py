@@ -35,6 +35,7 @@ from welldone.engines.parent_death import exit_on_stdin_eof, signal_on_parent_de
 from welldone.engines.process import describe_exit
 from welldone.engines.supervisor import RestartBackoff
 from welldone.http import sockets
+from welldone.http.shared_listener import WorkerLoads
 from welldone.http.shared_memory import SharedNumbers
 from welldone.server.access.control import limited_principals
 from welldone.server.access.keys import MAX_KEYS, ApiKeys
@@ -107,13 +108,14 @@ def run_workers(
     """
     listening = sockets.bind_sockets(settings.host, settings.port)
     port = listening[0].getsockname()[1]
-    numbers = SharedNumbers(_SHARED_COUNTER_PAIRS)
+    numbers, loads = SharedNumbers(_SHARED_COUNTER_PAIRS), WorkerLoads(settings.workers)
     try:
         with tempfile.TemporaryDirectory(prefix="welldone-") as folder, _supervisor_log(formatter, level):
             template = Worker(
                 number=0,
                 count=settings.workers,
                 sockets=tuple(listening),
+                loads=loads,
                 bucket_storage=numbers,
                 folder=Path(folder),
                 on_ready=lambda: None,
@@ -357,14 +359,15 @@ class WorkerSupervisor:
             # A worker that was stopped before it had its own signal handlers counts as a normal exit.
             self._exit_code = max(self._exit_code, 0 if -code in _STOP_SIGNALS else _shell_exit_code(code))
             return
-        wait_s = slot.backoff.record_exit()
+        wait_s, requests = slot.backoff.record_exit(), self._template.loads.record_death(slot.number)
         is_refusal = code > 0 and not self._was_ready  # a configuration error, already printed; a restart cannot help
         if is_refusal or (slot.backoff.is_exhausted and not self._running):
             self._exit_code = max(self._exit_code, _shell_exit_code(code))
             self._stop_workers()
             return
         slot.restart_at = time.monotonic() + wait_s
-        log.event(logging.ERROR, f"worker {describe_exit(code)}", {"worker": slot.number, "restart_s": wait_s})
+        fields = {"worker": slot.number, "restart_s": wait_s, "requests_cut": requests}
+        log.event(logging.ERROR, f"worker {describe_exit(code)}", fields)
 
     def _stop_workers(self) -> None:
         """Send SIGTERM to all workers, or SIGINT, which aborts running requests, if they are stopping already."""

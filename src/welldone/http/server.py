@@ -11,13 +11,14 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from email.utils import formatdate
 from functools import lru_cache, partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 import msgspec
 
 from welldone.http.address import BODILESS_STATUSES, PHRASES, check_header_line
 from welldone.http.server_connection import LINGER_S, RequestHeaders, ServerConnection
+from welldone.http.shared_listener import SharedListener, WorkerLoads
 from welldone.http.sockets import BACKLOG, reserve_descriptors
 
 _UNREAD_LIMIT_BYTES = 2**16  # of a body that the handler does not read yet
@@ -362,7 +363,8 @@ class HttpServer:
         self.handler = handler
         self._write_timeout_s = write_timeout_s
         self._connections_limit = reserve_descriptors(2 * connections + _SPARE_SOCKETS)
-        self._servers: Sequence[asyncio.Server] = ()
+        self._servers: Sequence[asyncio.Server | SharedListener] = ()
+        self._worker: tuple[WorkerLoads, int] | None = None  # this process among those that share the sockets
         self.active: int = 0
         """Number of requests in progress."""
         self.connections: set[ServerConnection] = set()
@@ -378,6 +380,8 @@ class HttpServer:
     def count_active(self, change: int) -> None:
         """Count a request that begins or ends."""
         self.active += change
+        if self._worker is not None:
+            self._publish_load()
         if self.active == 0:
             self._idle.set()
         elif self.active == change:
@@ -416,24 +420,52 @@ class HttpServer:
             oldest.transport.close()
         self._idle_timer = None
 
+    def add_connection(self, connection: ServerConnection) -> None:
+        """Add an open connection, which is idle."""
+        self.connections.add(connection)
+        self.mark_idle(connection)
+        self._publish_load()
+
+    def remove_connection(self, connection: ServerConnection) -> None:
+        """Remove a connection that was lost and has no request."""
+        self.connections.discard(connection)
+        self._publish_load()
+
+    def _publish_load(self) -> None:
+        if self._worker is not None:
+            loads, number = self._worker
+            loads.publish(number, len(self.connections), self.active)
+
     async def start(
-        self, host: str, port: int, *, tls: ssl.SSLContext | None = None, sockets: Sequence[socket.socket] = ()
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
+        sockets: Sequence[socket.socket] = (),
+        worker: tuple[WorkerLoads, int] | None = None,
     ) -> int:
-        """Listen and return the port; with port 0 the system chooses it. `sockets` replace host and port.
+        """Listen and return the port; with port 0 the system chooses it.
+
+        `sockets` replace host and port; a worker shares them with others.
 
         Raises:
             OSError: the address is not available.
         """
+        loop = asyncio.get_running_loop()
         tls_timeout_s = None if tls is None else self.keep_alive_s
-        listen = partial(
-            asyncio.get_running_loop().create_server,
-            partial(ServerConnection, self),
-            ssl=tls,
-            ssl_handshake_timeout=tls_timeout_s,
-            ssl_shutdown_timeout=tls_timeout_s,
-            backlog=BACKLOG,
-        )
-        self._servers = [await listen(sock=sock) for sock in sockets] or [await listen(host, port)]
+        options: dict[str, Any] = {
+            "ssl": tls,
+            "ssl_handshake_timeout": tls_timeout_s,
+            "ssl_shutdown_timeout": tls_timeout_s,
+        }
+        if worker is not None and sockets:
+            self._worker = worker
+            connect = partial(loop.connect_accepted_socket, partial(ServerConnection, self), **options)
+            self._servers = [SharedListener(sockets, connect, partial(worker[0].is_ahead, worker[1]))]
+        else:
+            listen = partial(loop.create_server, partial(ServerConnection, self), backlog=BACKLOG, **options)
+            self._servers = [await listen(sock=sock) for sock in sockets] or [await listen(host, port)]
         for server in self._servers:
             for sock in server.sockets:
                 _set_user_timeout(sock, self._write_timeout_s)

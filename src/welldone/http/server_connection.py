@@ -121,8 +121,7 @@ class ServerConnection(SlicedProtocol):
             self.transport.abort()
             return
         self.is_connected = True
-        self.server.connections.add(self)
-        self.server.mark_idle(self)
+        self.server.add_connection(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Cancel the handler."""
@@ -138,7 +137,7 @@ class ServerConnection(SlicedProtocol):
         if self._receiving is not None:
             self._receiving.end_body(is_complete=False)
         if self.task is None:
-            self.server.connections.discard(self)
+            self.server.remove_connection(self)
         else:
             self.task.cancel()
 
@@ -270,7 +269,7 @@ class ServerConnection(SlicedProtocol):
         finally:
             self.task = None
             if not self.is_connected:
-                self.server.connections.discard(self)
+                self.server.remove_connection(self)
         if self._is_last:
             self.transport.close()
         else:

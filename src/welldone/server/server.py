@@ -159,9 +159,13 @@ class Server:
         settings = self._config.server
         if self._store is not None:
             await self._store.start()
-        sockets = sockets if self._worker is None else self._worker.sockets
         self._tls = _tls_context(self._config)
-        self.port = await self._listener.start(settings.host, settings.port, tls=self._tls, sockets=sockets)
+        place = None
+        if self._worker is not None:
+            sockets, place = self._worker.sockets, (self._worker.loads, self._worker.number)
+        self.port = await self._listener.start(
+            settings.host, settings.port, tls=self._tls, sockets=sockets, worker=place
+        )
         self._app.origins = self._origin_policy(self.port)
         self._metrics.watch_loop(asyncio.get_running_loop())
         if self._recorder is not None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from welldone.http.shared_listener import WorkerLoads
 from welldone.http.shared_memory import SharedNumbers
 
 _SUMMED_GAUGES = frozenset(
@@ -32,8 +33,8 @@ class _PageFamily(msgspec.Struct):
     values: dict[str, float] = {}
 
 
-def merge_metrics_pages(pages: Iterable[str], missing: int) -> str:
-    """Merge /metrics pages; `missing` is the number of workers without a reply."""
+def merge_metrics_pages(pages: Iterable[str], missing: int, deaths: tuple[int, int]) -> str:
+    """Merge /metrics pages; `missing` is the number of workers without a reply, `deaths` as in `WorkerLoads`."""
     families: dict[str, _PageFamily] = {}
     for page in pages:
         _add_page(page, families)
@@ -41,6 +42,12 @@ def merge_metrics_pages(pages: Iterable[str], missing: int) -> str:
         "# HELP welldone_workers_missing Workers whose metrics are missing from this page.",
         "# TYPE welldone_workers_missing gauge",
         f"welldone_workers_missing {missing}",
+        "# HELP welldone_worker_deaths_total Workers that ended while the server ran.",
+        "# TYPE welldone_worker_deaths_total counter",
+        f"welldone_worker_deaths_total {deaths[0]}",
+        "# HELP welldone_worker_cut_requests_total Requests that ended with their worker, without an error.",
+        "# TYPE welldone_worker_cut_requests_total counter",
+        f"welldone_worker_cut_requests_total {deaths[1]}",
     ]
     for family in families.values():
         lines += family.header_lines
@@ -93,6 +100,8 @@ class Worker:
     count: int
     sockets: tuple[socket.socket, ...]
     """Listening sockets, shared by all workers."""
+    loads: WorkerLoads
+    """Load of all workers."""
     bucket_storage: SharedNumbers
     """Shared rate limits."""
     folder: Path
@@ -148,7 +157,8 @@ class WorkerSync:
         replies = await self._query_all(_METRICS_TOPIC, {})
         pages = [reply.decode() for reply in replies if reply is not None]
         content_type, own = await asyncio.to_thread(self._render)
-        text = await asyncio.to_thread(merge_metrics_pages, [own.decode(), *pages], len(replies) - len(pages))
+        missing, deaths = len(replies) - len(pages), self._worker.loads.deaths
+        text = await asyncio.to_thread(merge_metrics_pages, [own.decode(), *pages], missing, deaths)
         return content_type, text.encode()
 
     def _path(self, number: int) -> Path:
