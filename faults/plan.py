@@ -18,6 +18,7 @@ from faults import (
     hanging,
     hostile_files,
     hygiene,
+    local_load,
     memory,
     network,
     odd_replies,
@@ -53,7 +54,7 @@ PLAN: tuple[Group, ...] = (
     ),
     Group(
         "Ending processes, hostile files",
-        (*ending.CASES, *crashing.CASES, *continuing_local.CASES, *hostile_files.CASES),
+        (*ending.CASES, *crashing.CASES, *local_load.CASES, *continuing_local.CASES, *hostile_files.CASES),
     ),
     Group("Exhausted resources", (*starving.CASES, *descriptors.CASES, *disk.CASES, *network.CASES)),
     Group("Hostile requests and streams", (*abusing.CASES, *fairness.CASES, *schemas.CASES, *hygiene.CASES)),
