@@ -4,6 +4,7 @@ from faults import (
     abusing,
     canaries,
     connections,
+    contention,
     continuing,
     continuing_local,
     crashing,
@@ -54,7 +55,14 @@ PLAN: tuple[Group, ...] = (
     ),
     Group(
         "Ending processes, hostile files",
-        (*ending.CASES, *crashing.CASES, *local_load.CASES, *continuing_local.CASES, *hostile_files.CASES),
+        (
+            *ending.CASES,
+            *crashing.CASES,
+            *local_load.CASES,
+            *contention.CASES,
+            *continuing_local.CASES,
+            *hostile_files.CASES,
+        ),
     ),
     Group("Exhausted resources", (*starving.CASES, *descriptors.CASES, *disk.CASES, *network.CASES)),
     Group("Hostile requests and streams", (*abusing.CASES, *fairness.CASES, *schemas.CASES, *hygiene.CASES)),
