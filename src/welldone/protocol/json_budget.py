@@ -46,7 +46,7 @@ _ALL_BUT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _BRACKETS_TO_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: 1 and -1
 _DIGITS_TO_ZERO = bytes.maketrans(b"123456789E", b"000000000e")
 _TOO_MANY_DIGITS = b"0" * (DIGITS_LIMIT + 1)
-_TINY_NUMBER = re.compile(rb"[eE]-[0-9]{3}")
+_TINY_NUMBER = re.compile(rb"-(?<=[eE]-)[0-9]{3}")  # the search for a literal first byte takes a fifth of the time
 
 Value = TypeVar("Value")
 Blank = TypeVar("Blank")
@@ -176,7 +176,7 @@ def decode(data: bytes | str) -> object:
     text = data.encode() if isinstance(data, str) else data
     # For a subnormal number such as 1e-320, msgspec takes 13 us and Python's `float` 1 us. For others they take 0.05 us
     # and 0.2 us, which is still less than searching a long text for such numbers.
-    if len(text) >= SMALL_TEXT_BYTES or ((b"e-" in text or b"E-" in text) and _TINY_NUMBER.search(text)):
+    if len(text) >= SMALL_TEXT_BYTES or _TINY_NUMBER.search(text):
         return _decode_with_float_hook(text)
     return _decode_fast(text)
 
