@@ -22,13 +22,16 @@ _QUEUES: WeakKeyDictionary[asyncio.AbstractEventLoop, deque[Callable[[], object]
 """What waits for a turn, by event loop."""
 
 
-def add_turn(work: Callable[[], object]) -> None:
-    """Call `work` in a turn of its own, after all that waits already."""
+def add_turn(work: Callable[[], object], *, only_if_free: bool = False) -> bool:
+    """Call `work` in a turn of its own, after all that waits already. Returns False if it may not wait, but must."""
     loop = asyncio.get_running_loop()
     queue = _QUEUES.setdefault(loop, deque())
     if not queue:
         loop.call_soon(_run_next, loop, queue)
+    elif only_if_free:
+        return False
     queue.append(work)
+    return True
 
 
 def _run_next(loop: asyncio.AbstractEventLoop, queue: deque[Callable[[], object]]) -> None:
@@ -36,14 +39,6 @@ def _run_next(loop: asyncio.AbstractEventLoop, queue: deque[Callable[[], object]
     if queue:
         loop.call_soon(_run_next, loop, queue)
     work()
-
-
-def _take_free_turn() -> bool:
-    """Whether nothing waits for a turn; if so, the turn is taken."""
-    is_free = not _QUEUES.get(asyncio.get_running_loop())
-    if is_free:
-        add_turn(bool)  # what comes in the same iteration of the event loop waits for the next one
-    return is_free
 
 
 async def next_turn() -> None:
@@ -74,7 +69,9 @@ class SlicedProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Process the data, at once if it is one slice."""
         if not self._unprocessed and (
-            len(data) <= SMALL_BYTES or (self._slice_end(data) == len(data) and _take_free_turn())
+            len(data) <= SMALL_BYTES
+            # What comes in the same iteration of the event loop waits for the next one.
+            or (self._slice_end(data) == len(data) and add_turn(bool, only_if_free=True))
         ):
             self._process(data)
         else:
@@ -129,10 +126,12 @@ class SlicedProtocol(asyncio.Protocol):
             self._read_on()
 
     def _slice_end(self, data: bytes | bytearray) -> int:
-        longest, end, further, lines = min(len(data), self.slice_bytes), 0, SMALL_BYTES, 0
-        while end < longest:
-            lines += data.count(b"\n", end, further) + data.count(b"\r", end, further)
-            if end and lines > self.SLICE_LINES:
-                break
-            end, further = further, 2 * further
-        return min(end, longest)
+        end = min(len(data), self.slice_bytes)
+        while end > SMALL_BYTES and _line_breaks(data[:end], self.SLICE_LINES + 1) > self.SLICE_LINES:
+            end = max(SMALL_BYTES, end // 2)
+        return end
+
+
+def _line_breaks(data: bytes | bytearray, limit: int) -> int:
+    """Count the line breaks, of each kind up to a limit. `replace` searches several bytes at once, `count` does not."""
+    return 2 * len(data) - len(data.replace(b"\n", b"", limit)) - len(data.replace(b"\r", b"", limit))
