@@ -68,12 +68,14 @@ class _State(IntEnum):
     CLOSED = auto()  # the receiver is not called any more
 
 
+# Python 3.11 takes 15 times as long to look up a member of an enum, and each exchange needs a dozen.
+_AWAITING_HEAD, _READING_BODY, _COMPLETE, _IDLE_TIMEOUT, _CLOSED = _State
 _NEXT_STATES = {
-    _State.AWAITING_HEAD: (_State.READING_BODY, _State.IDLE_TIMEOUT, _State.CLOSED),
-    _State.READING_BODY: (_State.COMPLETE, _State.CLOSED),
-    _State.COMPLETE: (_State.CLOSED,),
-    _State.IDLE_TIMEOUT: (_State.CLOSED,),
-    _State.CLOSED: (),
+    _AWAITING_HEAD: (_READING_BODY, _IDLE_TIMEOUT, _CLOSED),
+    _READING_BODY: (_COMPLETE, _CLOSED),
+    _COMPLETE: (_CLOSED,),
+    _IDLE_TIMEOUT: (_CLOSED,),
+    _CLOSED: (),
 }
 
 
@@ -104,7 +106,7 @@ class Exchange(SlicedProtocol):
         self._head_bytes = 0
         self._has_length = False
         self._stale_until = 0.0  # nonzero on a reused connection
-        self._state = _State.AWAITING_HEAD
+        self._state = _AWAITING_HEAD
         self._is_reusable = False
 
     def close(self) -> None:
@@ -119,7 +121,7 @@ class Exchange(SlicedProtocol):
             self._state = state
 
     def _release(self) -> None:
-        self._enter(_State.CLOSED)
+        self._enter(_CLOSED)
         self._unprocessed.clear()
         self.fast_path = None
         self._parser = None  # break the reference cycle: the garbage collector, which frees cycles, stalls all streams
@@ -127,7 +129,7 @@ class Exchange(SlicedProtocol):
     @property
     def is_complete(self) -> bool:
         """Whether the response is complete, so that `end` of the receiver is the next call."""
-        return self._state is _State.COMPLETE
+        return self._state is _COMPLETE
 
     @property
     def is_chunked(self) -> bool:
@@ -159,7 +161,7 @@ class Exchange(SlicedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the request."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not inherit from it
-        if self._state is _State.CLOSED:
+        if self._state is _CLOSED:
             self._transport.abort()
             return
         self._transport.write(self._request)
@@ -199,17 +201,17 @@ class Exchange(SlicedProtocol):
         except _PARSE_ERRORS:
             self._is_reusable = False
             error = HttpClientError(NOT_HTTP)
-        if self._state is _State.IDLE_TIMEOUT:
+        if self._state is _IDLE_TIMEOUT:
             self._finish_stale()
             return
         # httptools does not report a partial chunk-size line after a chunk: then the data does not end with CRLF.
-        is_complete = self._state is _State.COMPLETE
+        is_complete = self._state is _COMPLETE
         self._is_between_chunks = self._is_between_chunks and not is_complete and data.endswith(b"\r\n")
         if self._body_parts:
             self._head_bytes = 0
             body = self._body_parts[0] if len(self._body_parts) == 1 else b"".join(self._body_parts)
             self._body_parts.clear()
-            if self._state is not _State.CLOSED:
+            if self._state is not _CLOSED:
                 self._receiver.data(body)
         else:
             self._head_bytes += len(data)
@@ -222,16 +224,16 @@ class Exchange(SlicedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """End the exchange, after the bytes that are still to be processed."""
-        if self._state is _State.CLOSED:
+        if self._state is _CLOSED:
             return
         if self._unprocessed:
             self._pending_loss = (error,)
             return
         # RFC 9112 §6.3: without a length, the end of the connection is the end of the response.
-        if self._state is _State.READING_BODY and not self._has_length and error is None:
+        if self._state is _READING_BODY and not self._has_length and error is None:
             self._finish(None)
             return
-        if self._may_be_stale and self._state is _State.AWAITING_HEAD and not self._head_bytes:
+        if self._may_be_stale and self._state is _AWAITING_HEAD and not self._head_bytes:
             self._finish_stale()
             return
         self._finish(HttpClientError(CONNECTION_LOST))
@@ -251,12 +253,12 @@ class Exchange(SlicedProtocol):
 
     def on_message_begin(self) -> None:
         """Reject a second response to the same request."""
-        if self._state is _State.COMPLETE:
+        if self._state is _COMPLETE:
             raise HttpClientError("the server sent a second response")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Store a header; trailers are ignored."""
-        if self._state is _State.AWAITING_HEAD:
+        if self._state is _AWAITING_HEAD:
             self._headers.setdefault(decode_header_name(name), value.decode("latin-1"))
 
     def on_headers_complete(self) -> None:
@@ -266,9 +268,9 @@ class Exchange(SlicedProtocol):
             self._headers = {}
             return
         if status == _REQUEST_TIMEOUT and self._may_be_stale:
-            self._enter(_State.IDLE_TIMEOUT)
+            self._enter(_IDLE_TIMEOUT)
             return
-        self._enter(_State.READING_BODY)
+        self._enter(_READING_BODY)
         self._has_length = "content-length" in self._headers or "transfer-encoding" in self._headers
         self._receiver.head(status, self._headers)
 
@@ -282,12 +284,12 @@ class Exchange(SlicedProtocol):
 
     def on_message_complete(self) -> None:
         """Note whether the response is complete and the connection reusable."""
-        self._enter(_State.COMPLETE)  # not after an informational response: the head is still awaited
-        is_complete = self._state is _State.COMPLETE
+        self._enter(_COMPLETE)  # not after an informational response: the head is still awaited
+        is_complete = self._state is _COMPLETE
         self._is_reusable = is_complete and self._parser is not None and self._parser.should_keep_alive()
 
     def _finish(self, error: HttpClientError | None) -> None:
-        if self._state is _State.CLOSED:
+        if self._state is _CLOSED:
             return
         transport = self._transport
         # After an early response the rest of the request is still in the write buffer: then it cannot be reused.

@@ -70,6 +70,11 @@ class AttemptStage(IntEnum):
     """Text, reasoning, a tool call or a finish reason has arrived."""
 
 
+# Python 3.11 takes 15 times as long to look up a member of an enum, and each attempt needs a dozen.
+_UNKNOWN, _STREAM, _FULL_BODY, _ERROR = _ReplyKind
+_CREATED, _SENT, _RECEIVING, _STARTED, _GENERATING = AttemptStage
+
+
 class _FastPathTarget(NamedTuple):
     path: FastPath | TemplatedStream
     push: Callable[[bytes], None]
@@ -83,7 +88,7 @@ class UpstreamAttempt:
         self.part_index = part_index
         self.number = number
         """From the second on, attempts use a new connection instead of a pooled one."""
-        self.stage: AttemptStage = AttemptStage.CREATED
+        self.stage: AttemptStage = _CREATED
         self.last_received_at: float = 0.0
         """Time of the last bytes, including keep-alives."""
         self._last_content_at = 0.0  # time of the last content; at first, of the request
@@ -99,7 +104,7 @@ class UpstreamAttempt:
         self._observers: Sequence[StreamObserver] = ()
         self._fast_path: _FastPathTarget | None = None
         self._is_between_frames = True  # the last data ended with a complete frame
-        self._reply_kind = _ReplyKind.UNKNOWN
+        self._reply_kind = _UNKNOWN
         self._status = 0
         self._headers: Mapping[str, str] = {}
         self._buffer = bytearray()  # of a reply that is not streamed
@@ -112,7 +117,7 @@ class UpstreamAttempt:
     @property
     def is_billable(self) -> bool:
         """Whether a server may have worked on it: it was sent, and neither rejected nor disconnected before a reply."""
-        if self.stage < AttemptStage.SENT:
+        if self.stage < _SENT:
             return False
         failure = self._result.result() if self._result.done() else None
         return failure is None or self._status == _OK or failure.outcome == error_mapping.OUTCOME_TIMEOUT
@@ -120,14 +125,14 @@ class UpstreamAttempt:
     @property
     def is_generating(self) -> bool:
         """Whether the prompt has been processed."""
-        return self.stage is AttemptStage.GENERATING
+        return self.stage is _GENERATING
 
     @property
     def survives_restart(self) -> bool:
         """Whether the answer goes on if its local engine is replaced."""
         if self.number >= self._listener.backend.max_attempts or self.is_paused:
             return False  # what is not read yet may be something that cannot be continued
-        return self.stage < AttemptStage.RECEIVING or self._listener.survives_restart(self.part_index)
+        return self.stage < _RECEIVING or self._listener.survives_restart(self.part_index)
 
     @property
     def _silence_limit_s(self) -> float:
@@ -136,7 +141,7 @@ class UpstreamAttempt:
         A role alone is not content: some servers send it before they process the prompt.
         """
         assert self._lease is not None
-        return self._lease.idle_s if self.stage is AttemptStage.GENERATING else self._lease.first_byte_s
+        return self._lease.idle_s if self.stage is _GENERATING else self._lease.first_byte_s
 
     @property
     def deadline(self) -> float:
@@ -144,7 +149,7 @@ class UpstreamAttempt:
         lease = self._lease
         if lease is None or self._result.done():
             return math.inf
-        factor = 1 if self.stage is AttemptStage.GENERATING else _KEEP_ALIVE_FACTOR
+        factor = 1 if self.stage is _GENERATING else _KEEP_ALIVE_FACTOR
         keep_alive_s = max(lease.idle_s, factor * lease.first_byte_s)
         last_content_at = max(self._last_content_at, self.last_sent_at)
         return min(self.last_received_at + self._silence_limit_s, last_content_at + keep_alive_s)
@@ -175,7 +180,7 @@ class UpstreamAttempt:
                 own_headers=lease.trace_headers,
                 is_fresh=self.number > 1,
             )
-            self.stage = max(self.stage, AttemptStage.SENT)  # the reply may have begun
+            self.stage = max(self.stage, _SENT)  # the reply may have begun
             if self._listener.has_backpressure:
                 self.pause()  # as the other parts are; all are resumed together
         except HttpClientError as error:
@@ -275,12 +280,12 @@ class UpstreamAttempt:
         for observer in self._observers:
             observer.head(status, headers)
         if status != _OK:
-            self._reply_kind = _ReplyKind.ERROR
+            self._reply_kind = _ERROR
             self._schedule(error_mapping.ERROR_BODY_TIMEOUT_S, self._fail_with_status)
         elif headers.get("content-encoding", "identity").lower() != "identity":
             self.fail(error_mapping.compressed_reply())
         elif headers.get("content-type", _SSE_TYPE).lower().startswith(_SSE_TYPE):
-            self._reply_kind = _ReplyKind.STREAM
+            self._reply_kind = _STREAM
             self._listener.on_accepted()
 
     def _forward_fast(self, data: bytes) -> bool:
@@ -303,7 +308,7 @@ class UpstreamAttempt:
             return
         self.output_estimate.add(data)
         self.last_received_at = time.monotonic()
-        if self._reply_kind is not _ReplyKind.STREAM:
+        if self._reply_kind is not _STREAM:
             self._buffer_data(data)
         elif not (self._is_between_frames and _is_comment_only(data)):  # we send our own keep-alives
             self._is_between_frames = data.endswith(_FRAME_ENDS)
@@ -317,11 +322,11 @@ class UpstreamAttempt:
             return
         if self._listener.has_content:
             self._last_content_at = self.last_received_at
-            if self.stage is not AttemptStage.GENERATING:
-                self.stage = AttemptStage.GENERATING
+            if self.stage is not _GENERATING:
+                self.stage = _GENERATING
                 self._listener.wake_before(self.deadline)  # which is earlier now
         else:
-            self.stage = max(self.stage, AttemptStage.STARTED if has_started else AttemptStage.RECEIVING)
+            self.stage = max(self.stage, _STARTED if has_started else _RECEIVING)
 
     def end(self, error: HttpClientError | None) -> None:
         """Receive the end of the body."""
@@ -330,16 +335,16 @@ class UpstreamAttempt:
         for observer in self._observers:
             observer.end(None if error is None else str(error))
         upstream = None if self._lease is None else self._lease.upstream
-        is_stream = self._reply_kind is _ReplyKind.STREAM
+        is_stream = self._reply_kind is _STREAM
         if is_stream and error is None and upstream is not None and upstream.settings.ends == "close":
             error = None if self._headers.keys() & {"content-length", "transfer-encoding"} else _NO_FRAMING
         if error is not None and not (is_stream and self._listener.is_complete(self.part_index)):
             self._settle(error_mapping.disconnect_failure(error, upstream, has_head=self._status > 0))
-        elif self._reply_kind is _ReplyKind.ERROR:
+        elif self._reply_kind is _ERROR:
             self._fail_with_status()
         elif is_stream:
             self._complete()
-        elif self._reply_kind is _ReplyKind.FULL_BODY:
+        elif self._reply_kind is _FULL_BODY:
             self._steps = self._listener.on_full_body(bytes(self._buffer), self.part_index)
             self._buffer.clear()
             self._read_in_steps()
@@ -374,17 +379,17 @@ class UpstreamAttempt:
     def _buffer_data(self, data: bytes) -> None:
         self._buffer += data
         # The first byte tells the kind of reply, if the headers do not. Earlier data was only whitespace.
-        if self._reply_kind is _ReplyKind.UNKNOWN and (start := data.lstrip()[:1]):
+        if self._reply_kind is _UNKNOWN and (start := data.lstrip()[:1]):
             if start in b"{[":
-                self._reply_kind = _ReplyKind.FULL_BODY
+                self._reply_kind = _FULL_BODY
             elif start == b"<":
                 self.fail(error_mapping.unrecognized_reply())
             else:
-                self._reply_kind = _ReplyKind.STREAM
+                self._reply_kind = _STREAM
                 self._listener.on_accepted()
                 buffered, self._buffer = bytes(self._buffer), bytearray()
                 self._receive(buffered)
-        if self._reply_kind is _ReplyKind.ERROR and len(self._buffer) > error_mapping.ERROR_LIMIT_BYTES:
+        if self._reply_kind is _ERROR and len(self._buffer) > error_mapping.ERROR_LIMIT_BYTES:
             self._fail_with_status()
         elif len(self._buffer) > STEPWISE_LIMIT_BYTES:
             self.fail(error_mapping.reply_too_large())

@@ -93,12 +93,14 @@ class ResponseState(IntEnum):
     FAILED = auto()
 
 
+# Python 3.11 takes 15 times as long to look up a member of an enum, and each response needs a dozen.
+_WAITING, _STARTED, _SENDING, _COMPLETE, _FAILED = ResponseState
 _NEXT_STATES = {
-    ResponseState.WAITING: tuple(ResponseState)[1:],
-    ResponseState.STARTED: (ResponseState.WAITING, *tuple(ResponseState)[2:]),  # WAITING: a retry discards the output
-    ResponseState.SENDING: (ResponseState.COMPLETE, ResponseState.FAILED),
-    ResponseState.COMPLETE: (),
-    ResponseState.FAILED: (),
+    _WAITING: tuple(ResponseState)[1:],
+    _STARTED: (_WAITING, *tuple(ResponseState)[2:]),  # WAITING: a retry discards the output
+    _SENDING: (_COMPLETE, _FAILED),
+    _COMPLETE: (),
+    _FAILED: (),
 }
 
 
@@ -164,7 +166,7 @@ class ResponseTask(ClientOutput):
         )
         self._attempts: dict[int, UpstreamAttempt] = {}  # the last attempt at each part
         self._ended_count = 0
-        self.state: ResponseState = ResponseState.WAITING
+        self.state: ResponseState = _WAITING
         self._last_sent_at = time.monotonic()
         self._received_bytes = 0
         self._last_output = b""  # is sent with the end of the body
@@ -263,13 +265,13 @@ class ResponseTask(ClientOutput):
                 return None
             return await self._buffered_response()
         finally:
-            self._enter(ResponseState.FAILED)  # unless it has ended before
-            if self.state is not ResponseState.COMPLETE or (self._templated or self.pipeline).usage is None:
+            self._enter(_FAILED)  # unless it has ended before
+            if self.state is not _COMPLETE or (self._templated or self.pipeline).usage is None:
                 outputs = [(n, one.output_estimate) for n, one in self._attempts.items() if one.is_billable]
                 self.cost.add_incomplete(outputs, self._request.bodies, is_same_dialect=self._is_same_dialect)
             for attempt in self._attempts.values():
                 attempt.close()
-            if self.state is not ResponseState.COMPLETE or self._part_count > 1:  # else the worker is about to end
+            if self.state is not _COMPLETE or self._part_count > 1:  # else the worker is about to end
                 for task in tasks:
                     task.cancel()
             self._attempts.clear()  # a reference cycle would wait for the garbage collector
@@ -278,7 +280,7 @@ class ResponseTask(ClientOutput):
 
     def abort(self, error: ApiError) -> None:
         """End the response with an error."""
-        if self.state >= ResponseState.COMPLETE or self.error is not None:
+        if self.state >= _COMPLETE or self.error is not None:
             return
         self.error = error
         if self._capture is not None:
@@ -289,7 +291,7 @@ class ResponseTask(ClientOutput):
             log.event(logging.ERROR, "a response could not be ended", error=internal_error)
             self._send(self.pipeline.encode_failure(error.to_failure()))
         finally:
-            self._end(ResponseState.FAILED)
+            self._end(_FAILED)
 
     # Attempts and retries.
 
@@ -319,7 +321,7 @@ class ResponseTask(ClientOutput):
             await next_turn()  # encoding and sending a long body takes milliseconds
         await self._parts.body_budget.reserve(attempt)
         try:
-            if self.state >= ResponseState.COMPLETE:
+            if self.state >= _COMPLETE:
                 return None
             if self._reread_request is not None:
                 self._request = self._reread_request()
@@ -361,7 +363,7 @@ class ResponseTask(ClientOutput):
         attempt = self._attempts[part]
         has_output = attempt.stage >= AttemptStage.RECEIVING
         is_restartable = self._may_restart(part)
-        if self.state >= ResponseState.COMPLETE or (has_output and not (self._is_retractable or is_restartable)):
+        if self.state >= _COMPLETE or (has_output and not (self._is_retractable or is_restartable)):
             return False
         del self._attempts[part]
         if is_restartable:
@@ -375,7 +377,7 @@ class ResponseTask(ClientOutput):
 
     def can_continue(self, part: int, failure: AttemptFailure) -> bool:
         """Whether another attempt continues the output of a failed one. Then the next attempt does."""
-        if self.state >= ResponseState.COMPLETE or not self._may_continue(part, failure):
+        if self.state >= _COMPLETE or not self._may_continue(part, failure):
             return False
         self.continuations.begin(part, failure)
         self.cost.add_continued(self._attempts.pop(part).output_estimate, self._request.bodies[part])
@@ -386,7 +388,7 @@ class ResponseTask(ClientOutput):
             return False
         delivered = self.pipeline.delivered(part)
         is_empty = delivered is None or not delivered.has_content
-        if self.state is ResponseState.WAITING and is_empty and self._part_count == 1:
+        if self.state is _WAITING and is_empty and self._part_count == 1:
             return False  # nothing was sent: the rules of retries apply, which discard all parts
         if delivered is not None and self.continuations.may_continue(self._request.bodies[part], delivered, failure):
             return True
@@ -425,19 +427,19 @@ class ResponseTask(ClientOutput):
     @property
     def _is_retractable(self) -> bool:
         """Whether the output of an upstream can be discarded, since the client has received nothing of it."""
-        return bool(self.backend.upstreams) and self.state < ResponseState.SENDING and self._part_count == 1
+        return bool(self.backend.upstreams) and self.state < _SENDING and self._part_count == 1
 
     def _discard_output(self) -> None:
         self._buffer.clear()
         self._is_paused = False
-        self._enter(ResponseState.WAITING)
+        self._enter(_WAITING)
         self._ended_count = 0
         self._reset_pipeline()
 
     @property
     def continuation_outcome(self) -> str:
         """Result of the continuations, as a metric label."""
-        if self.state is ResponseState.COMPLETE:
+        if self.state is _COMPLETE:
             return "complete"
         if isinstance(self.pipeline, Pipeline) and any(part.has_differed for part in self.pipeline.parts):
             return "differed"
@@ -458,7 +460,7 @@ class ResponseTask(ClientOutput):
 
     def on_data(self, data: bytes, part: int) -> bool:
         """Process bytes of a part's stream. Returns whether the part has produced an event by now."""
-        if self.state >= ResponseState.COMPLETE:
+        if self.state >= _COMPLETE:
             return False
         self._received_bytes += len(data)
         if self._capture is not None:
@@ -506,7 +508,7 @@ class ResponseTask(ClientOutput):
 
     def _learn_template(self) -> None:
         """Learn from a stream that has ended well."""
-        if self._template_slot is None or self.state is not ResponseState.COMPLETE:
+        if self._template_slot is None or self.state is not _COMPLETE:
             return
         if self._templated is not None:
             self._template_slot.report(is_match=True)
@@ -527,7 +529,7 @@ class ResponseTask(ClientOutput):
 
     def on_full_body(self, data: bytes, part: int) -> Iterator[None]:
         """Process a whole reply of a part, in steps between which the event loop may run."""
-        if self.state >= ResponseState.COMPLETE:
+        if self.state >= _COMPLETE:
             return
         self.times.record_chunk()
         if self._capture is not None:
@@ -538,7 +540,7 @@ class ResponseTask(ClientOutput):
                 return
             self._send(output)
             yield
-            if self.state >= ResponseState.COMPLETE:
+            if self.state >= _COMPLETE:
                 return
 
     @property
@@ -558,7 +560,7 @@ class ResponseTask(ClientOutput):
 
     def on_end(self, part: int) -> None:
         """Process the end of a part's stream."""
-        if self.state >= ResponseState.COMPLETE:
+        if self.state >= _COMPLETE:
             return
         self._ended_count += 1
         output = None if self._templated is None else self._templated.close()
@@ -577,7 +579,7 @@ class ResponseTask(ClientOutput):
         else:
             self._last_output = output or b""  # the handler's task sends it together with the end of the body
         if self._ended_count == self._part_count:
-            self._end(ResponseState.COMPLETE)
+            self._end(_COMPLETE)
 
     def _cut_part(self, part: int) -> None:
         """Handle an error event or an incomplete or invalid stream that another attempt may continue."""
@@ -605,7 +607,7 @@ class ResponseTask(ClientOutput):
         if isinstance(self.pipeline, Pipeline) and self.pipeline.parts[part].has_differed:
             self._send(data)
             self._send(self._close_part(part))
-            self._end(ResponseState.FAILED)
+            self._end(_FAILED)
             self._attempts[part].finish()  # the server of this attempt is not at fault
             return
         attempt_failure = classify_failure(failure)
@@ -617,7 +619,7 @@ class ResponseTask(ClientOutput):
             self.error = attempt_failure.error  # an HTTP status, since no stream is open
         self._send(data)
         self._send(self._close_part(part))
-        self._end(ResponseState.FAILED)
+        self._end(_FAILED)
 
     def _close_part(self, part: int) -> bytes | None:
         if self._capture is not None:
@@ -625,13 +627,13 @@ class ResponseTask(ClientOutput):
         return self.pipeline.close(part)
 
     def _mark_started(self) -> None:
-        self._enter(ResponseState.STARTED)
+        self._enter(_STARTED)
         self.wake()
 
     # The handler's task.
 
     async def _buffered_response(self) -> HttpResponse:
-        while self.state < ResponseState.COMPLETE:
+        while self.state < _COMPLETE:
             await self._wait(self._next_deadline_s(_NEVER_S))
         if self.error is not None:
             raise self.error
@@ -658,24 +660,24 @@ class ResponseTask(ClientOutput):
         # An early error becomes an HTTP status. After `early_s` the stream is opened, and queued requests receive
         # keep-alives.
         early_end = time.monotonic() + self._settings.early_s
-        while self.state is ResponseState.WAITING and (left_s := early_end - time.monotonic()) > 0:
+        while self.state is _WAITING and (left_s := early_end - time.monotonic()) > 0:
             await self._wait(self._next_deadline_s(left_s))
         if self.error is not None:
             raise self.error
         trailer_names = () if self._report is None else self._report.trailer_names
-        if self.state is ResponseState.COMPLETE:
+        if self.state is _COMPLETE:
             await self._send_all(self._stream_headers(), trailer_names, self._trailers())
             return
         if self._buffer:
             self._mark_sent()
         stream = await self._open_stream(self._stream_headers(), trailers=trailer_names)
         self._enable_fast_path()
-        while self.state < ResponseState.COMPLETE:
+        while self.state < _COMPLETE:
             if self._is_paused or stream.has_backpressure:
                 if (failure := await self._drain(stream)) is not None:
                     self.error = failure.error
                     self.pipeline.fail(self.error.to_failure())  # for logs and metrics only
-                    self._end(ResponseState.FAILED)
+                    self._end(_FAILED)
             else:
                 await self._wait(self._next_deadline_s(self._keep_alive(stream)))
         await stream.end(self._trailers(), last=self._last_output)
@@ -738,7 +740,7 @@ class ResponseTask(ClientOutput):
             stream.write(data)
 
     def _mark_sent(self) -> None:
-        self._enter(ResponseState.SENDING)
+        self._enter(_SENDING)
         self._keep_alive_count = 0
         self._last_sent_at = time.monotonic()
 
