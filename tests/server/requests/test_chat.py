@@ -40,7 +40,7 @@ def test_a_plain_chat_becomes_a_stream_with_usage() -> None:
     assert request.bodies == [PLAIN]
     assert (request.is_stream, request.prompt_count) == (False, 1)
     assert request.facts == RequestFacts(
-        include_usage=False, allow_obfuscation=True, choice_count=1, count_reasoning_tokens=True
+        include_usage=False, is_usage_forced=True, allow_obfuscation=True, choice_count=1, count_reasoning_tokens=True
     )
 
 
@@ -213,7 +213,7 @@ def test_a_whole_float_counts_as_an_integer() -> None:
 
 @table(("top", "expected"), [(None, 0), (0, 0), (1, 1), (20, 20)])
 def test_top_logprobs_are_kept_for_the_reply(top: int | None, expected: int) -> None:
-    assert chat(logprobs=True, top_logprobs=top).top_logprobs == expected
+    assert chat(logprobs=True, top_logprobs=top).facts.top_logprobs == expected
 
 
 def test_defaults_of_the_model_apply_to_absent_fields() -> None:

@@ -23,7 +23,6 @@ from welldone.protocol.replay import AnyPipeline
 from welldone.protocol.request_facts import (
     DEFAULT_OPTIONS,
     RepairOptions,
-    RequestFacts,
     has_plain_text,
     think_mode_for,
 )
@@ -119,7 +118,7 @@ def pipeline_factory(
         StreamPipeline if request.is_stream else BufferedPipeline,
         endpoint,
         fallback=envelope,
-        facts=_pipeline_facts(request),
+        facts=request.facts,
         fan_out=FanOut(len(request.bodies), request.prompt_count, tuple(request.echo or ())),
         forced=request.forced_call,
         model=model,
@@ -127,10 +126,6 @@ def pipeline_factory(
         is_continuable=is_continuable,
     )
     return make if dialect is None else lambda: make(dialect=copy.copy(dialect))  # it has state
-
-
-def _pipeline_facts(request: ValidatedRequest) -> RequestFacts:
-    return msgspec.structs.replace(request.facts, is_usage_forced=True, top_logprobs=request.top_logprobs)
 
 
 def reasoning_input_fields(upstream: Upstream, model: str) -> Sequence[str]:
@@ -167,7 +162,7 @@ def template_key(
     reported_model: str | None,
 ) -> Hashable:
     """Return all that a stream of text depends on, for `TemplateCache`; None if it may depend on more."""
-    facts = _pipeline_facts(request)
+    facts = request.facts
     is_chat_stream = request.is_stream and gen_request.endpoint is Endpoint.CHAT and gen_request.dialect is None
     is_chat_stream = is_chat_stream and options.upstream_dialect is None
     is_single = len(request.bodies) == facts.choice_count == 1

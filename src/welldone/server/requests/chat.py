@@ -208,11 +208,15 @@ def read_chat(body: Json, model: ModelSettings, capabilities: ModelCapabilities)
     return ValidatedRequest(
         is_stream=request.stream is True,
         facts=msgspec.structs.replace(
-            facts, choice_count=len(bodies), stop_strings=stops, count_reasoning_tokens=capabilities.kind == "llama"
+            facts,
+            is_usage_forced=True,
+            choice_count=len(bodies),
+            stop_strings=stops,
+            count_reasoning_tokens=capabilities.kind == "llama",
+            top_logprobs=top_logprobs,
         ),
         bodies=bodies,
         forced_call=tools.forced_call,
-        top_logprobs=top_logprobs,
     )
 
 
@@ -351,11 +355,12 @@ def read_completions(body: Json, model: ModelSettings, capabilities: ModelCapabi
     facts = read_request_facts({**client_body, "tool_choice": None})
     return ValidatedRequest(
         is_stream=request.stream is True,
-        facts=msgspec.structs.replace(facts, choice_count=len(bodies), stop_strings=stops),
+        facts=msgspec.structs.replace(
+            facts, is_usage_forced=True, choice_count=len(bodies), stop_strings=stops, top_logprobs=top_logprobs
+        ),
         bodies=bodies,
         prompt_count=len(prompts),
         echo=_read_echo(request, prompts),
-        top_logprobs=top_logprobs,
     )
 
 

@@ -240,5 +240,3 @@ class ValidatedRequest(msgspec.Struct, kw_only=True):
     """The text of each prompt, if `echo` asks to repeat it before the answer."""
     ignored_fields: tuple[str, ...] = ()
     """Fields that are not sent, since the upstream's API has no equivalent."""
-    top_logprobs: int | None = None
-    """Alternatives shown per token. The engine always sends at least one, even for 0."""

@@ -63,7 +63,7 @@ def read_upstream_request(
     bodies = [base] if supports_n else _expand_choices(base, prompts, n)
     return ValidatedRequest(
         is_stream=is_stream,
-        facts=msgspec.structs.replace(read_request_facts(body), choice_count=len(prompts) * n),
+        facts=msgspec.structs.replace(read_request_facts(body), is_usage_forced=True, choice_count=len(prompts) * n),
         bodies=bodies,
         prompt_count=1 if supports_n else len(prompts),
     )
