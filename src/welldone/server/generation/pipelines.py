@@ -140,12 +140,14 @@ def reasoning_input_fields(upstream: Upstream, model: str) -> Sequence[str]:
 
 def with_reasoning_fields(body: Json, names: Sequence[str]) -> Json:
     """Return a chat request with the reasoning of earlier answers in these fields. Different texts are joined."""
-    return {**body, "messages": [_with_reasoning(message, names) for message in body["messages"]]}
+    messages = [
+        _with_reasoning(message, names) if isinstance(message, dict) and message.get("role") == "assistant" else message
+        for message in body["messages"]
+    ]
+    return {**body, "messages": messages}
 
 
-def _with_reasoning(message: object, names: Sequence[str]) -> object:
-    if not isinstance(message, dict) or message.get("role") != "assistant":
-        return message
+def _with_reasoning(message: Json, names: Sequence[str]) -> Json:
     sent = {name: message[name] for name in REASONING_FIELDS if message.get(name)}
     if not sent or not all(isinstance(value, str) for value in sent.values()):
         return message

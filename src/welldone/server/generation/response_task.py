@@ -229,6 +229,8 @@ class ResponseTask(ClientOutput):
             if slot is not None:
                 factory = self._make_factory(self._fallback)
                 self._templated = slot.begin(partial(_make_configured, factory, self._options))
+                if self._templated is None:
+                    self._pipeline = factory()
                 self._recorded = bytearray() if slot.is_learning else None
         if self._templated is None and is_configured:
             self.pipeline.configure(part, self._options)
@@ -328,7 +330,7 @@ class ResponseTask(ClientOutput):
                 self._reread_request = None
                 body = self._request.bodies[part]
             endpoint, forwarded = self._gen_request.endpoint, self._gen_request.forwarded_headers
-            if (dialect := upstream_dialect(self._gen_request, lease.upstream)) is not None:
+            if (dialect := self._options.upstream_dialect) is not None:
                 body = translate_request({**body, "model": lease.model}, dialect, endpoint)
                 endpoint, forwarded = dialect, UPSTREAM_DIALECTS[dialect].headers
             elif lease.upstream is not None and endpoint is Endpoint.CHAT:
@@ -478,8 +480,9 @@ class ResponseTask(ClientOutput):
             self._recorded += data
             if len(self._recorded) > RECORDED_LIMIT_BYTES:
                 self._recorded = None
-        output = self.pipeline.feed(data, part)
-        state = self.pipeline.part_state(part)
+        pipeline = self.pipeline
+        output = pipeline.feed(data, part)
+        state = pipeline.part_state(part)
         if state is PartState.FAILED:
             self._fail_part(part, output)
             return True
@@ -488,7 +491,7 @@ class ResponseTask(ClientOutput):
             self._cut_part(part)
             return True
         if state is PartState.WAITING:
-            if isinstance(self.pipeline, PassthroughRepairer):
+            if isinstance(pipeline, PassthroughRepairer):
                 self._send(output)  # events before the first content, such as `response.created`
             return False
         self._send_part(part, output, state)
