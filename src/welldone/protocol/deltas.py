@@ -94,7 +94,7 @@ class DeltaReader:
         self._emit_text(ev.Reasoning, reasoning, index, events)
         events += logprobs if content and reasoning else []
         if index in self._choices_with_bare_role:
-            has_alternative = any(delta.get(key) for key in _CONTENT_ALTERNATIVES)
+            has_alternative = any(map(delta.get, _CONTENT_ALTERNATIVES))
             if content and not has_alternative:
                 self._repair_log.record("delta-role-content-empty")
             if content or has_alternative:

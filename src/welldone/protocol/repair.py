@@ -210,7 +210,8 @@ class EventRepairer:
             self._repair_log.record_if(not self._is_chat, "cmpl-done")
         if not failures and self.usage is not None and self._facts.include_usage is not False:
             out.append(self.usage)
-        self._check_json([event for event in out if isinstance(event, ev.Finish)])
+        if self._json_checker is not None:
+            self._json_checker.observe([event for event in out if isinstance(event, ev.Finish)])
         return out
 
     def _repair_event(self, event: Event, out: list[Event]) -> None:

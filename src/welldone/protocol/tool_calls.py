@@ -148,8 +148,9 @@ class ToolCallAssembler:
 
     def are_complete(self, *, is_certain: bool = False) -> bool:
         """Whether no call has incomplete JSON arguments. `is_certain`: after `close`, whether all of them are whole."""
-        is_doubtful = self.invalid_arguments or any(call.is_custom or not call.has_arguments for call in self._calls)
-        return not (is_certain and is_doubtful) and not any(call.json_end.is_open for call in self._calls)
+        if any(call.json_end.is_open for call in self._calls) or (is_certain and self.invalid_arguments):
+            return False
+        return not (is_certain and any(call.is_custom or not call.has_arguments for call in self._calls))
 
     def start_call(self, event: ToolCall, out: list[Event]) -> None:
         """Read a piece with an id or a name, of a new or a known call."""
