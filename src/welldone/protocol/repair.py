@@ -172,12 +172,9 @@ class EventRepairer:
             self._repair_event(event, out)
             if not self._content_events.isdisjoint(map(type, out[before:])):
                 self._comment_count = self._noop_count = 0
-        return out if self._json_checker is None else self._check_json(out)
-
-    def _check_json(self, events: list[Event]) -> list[Event]:
         if self._json_checker is not None:
-            self._json_checker.observe(events)
-        return events
+            self._json_checker.observe(out)
+        return out
 
     def close(self, *, is_done: bool, is_cut: bool = False) -> list[Event]:
         """Finish every choice, or fail. `is_done`: the server sent `[DONE]`; `is_cut`: it ended within a frame."""
@@ -192,7 +189,9 @@ class EventRepairer:
         for choice in choices:
             last: list[Event] = []
             choice.close(last, is_cut=choice.finish_reason is None and not is_done)
-            out += self._check_json(last)
+            if self._json_checker is not None:
+                self._json_checker.observe(last)
+            out += last
             failures += self._finish_choice(choice, out, is_done=is_done, is_cut=is_cut)
         requested = self._facts.choice_count or 0
         if not choices:
