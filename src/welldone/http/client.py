@@ -285,8 +285,7 @@ class Exchange(SlicedProtocol):
     def on_message_complete(self) -> None:
         """Note whether the response is complete and the connection reusable."""
         self._enter(_COMPLETE)  # not after an informational response: the head is still awaited
-        is_complete = self._state is _COMPLETE
-        self._is_reusable = is_complete and self._parser is not None and self._parser.should_keep_alive()
+        self._is_reusable = self.is_complete and self._parser is not None and self._parser.should_keep_alive()
 
     def _finish(self, error: HttpClientError | None) -> None:
         if self._state is _CLOSED:

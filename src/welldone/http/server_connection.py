@@ -114,9 +114,8 @@ class ServerConnection(SlicedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept the connection, or abort it at the connection limit: an error response would need a slot itself."""
-        self.transport = self._transport = cast(
-            "asyncio.Transport", transport
-        )  # uvloop's transports do not inherit from it
+        # uvloop's transports do not inherit from asyncio's.
+        self.transport = self._transport = cast("asyncio.Transport", transport)
         if not self.server.admits_connection():
             self.transport.abort()
             return

@@ -20,12 +20,7 @@ from welldone.protocol.fan_out import FanOut
 from welldone.protocol.json_tool_calls import callable_tools
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.replay import AnyPipeline
-from welldone.protocol.request_facts import (
-    DEFAULT_OPTIONS,
-    RepairOptions,
-    has_plain_text,
-    think_mode_for,
-)
+from welldone.protocol.request_facts import DEFAULT_OPTIONS, RepairOptions, has_plain_text, think_mode_for
 from welldone.protocol.text_filters import TextMode, ThinkMode
 from welldone.server.requests.fields import ValidatedRequest
 

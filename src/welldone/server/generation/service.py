@@ -249,8 +249,7 @@ def _read_request(gen_request: GenerationRequest, backend: LocalBackend | Upstre
                 engine_body["timings_per_token"] = True
         return request
     # Any of the upstreams may get the request: only features of all of them are used.
-    kinds = {upstream.kind for upstream in backend.upstreams}
-    if needs_early_usage and "stream_options" in body and kinds == {"vllm"}:
+    if needs_early_usage and "stream_options" in body and {upstream.kind for upstream in backend.upstreams} == {"vllm"}:
         body["stream_options"]["continuous_usage_stats"] = True
     request = read_upstream_request(
         body,
