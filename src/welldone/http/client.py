@@ -122,7 +122,7 @@ class Exchange(SlicedProtocol):
 
     def _release(self) -> None:
         self._enter(_CLOSED)
-        self._unprocessed.clear()
+        self._unprocessed = b""
         self.fast_path = None
         self._parser = None  # break the reference cycle: the garbage collector, which frees cycles, stalls all streams
 

@@ -131,7 +131,7 @@ class ServerConnection(SlicedProtocol):
         self.on_backpressure = self.on_disconnect = self.on_upgraded_data = None
         self.server.idle_connections.pop(self, None)
         self._parser = None  # break the reference cycle
-        self._unprocessed.clear()
+        self._unprocessed = b""
         self._pending.clear()
         if self._receiving is not None:
             self._receiving.end_body(is_complete=False)

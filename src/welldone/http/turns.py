@@ -58,7 +58,7 @@ class SlicedProtocol(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._unprocessed = bytearray()  # read from the socket, to be processed in later slices
+        self._unprocessed = b""  # read from the socket, to be processed in later slices
         self._is_waiting = False  # for a turn
         self._is_read_paused = False
 
@@ -111,8 +111,7 @@ class SlicedProtocol(asyncio.Protocol):
         if self._is_read_paused:
             return
         end = self._slice_end(self._unprocessed)
-        data = bytes(self._unprocessed[:end])
-        del self._unprocessed[:end]
+        data, self._unprocessed = self._unprocessed[:end], self._unprocessed[end:]
         if data:
             try:
                 self._process(data)
@@ -125,13 +124,13 @@ class SlicedProtocol(asyncio.Protocol):
         elif not self._is_read_paused:
             self._read_on()
 
-    def _slice_end(self, data: bytes | bytearray) -> int:
+    def _slice_end(self, data: bytes) -> int:
         end = min(len(data), self.slice_bytes)
         while end > SMALL_BYTES and _line_breaks(data[:end], self.SLICE_LINES + 1) > self.SLICE_LINES:
             end = max(SMALL_BYTES, end // 2)
         return end
 
 
-def _line_breaks(data: bytes | bytearray, limit: int) -> int:
+def _line_breaks(data: bytes, limit: int) -> int:
     """Count the line breaks, of each kind up to a limit. `replace` searches several bytes at once, `count` does not."""
     return 2 * len(data) - len(data.replace(b"\n", b"", limit)) - len(data.replace(b"\r", b"", limit))
