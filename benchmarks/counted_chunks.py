@@ -133,13 +133,15 @@ class Workload:
 
 
 def _pipeline(dialect: Dialect | None = None, upstream: Endpoint | None = None, *, is_fast: bool = True) -> Feed:
-    return StreamPipeline(
+    pipeline = StreamPipeline(
         Endpoint.CHAT,
         fallback=Envelope("chatcmpl-1", 1794706576, "smollm2"),
         dialect=dialect,
         options=RepairOptions(upstream_dialect=upstream),
-        uses_fast_path=is_fast,
-    ).feed
+    )
+    if not is_fast:
+        pipeline.fast_path.disable()
+    return pipeline.feed
 
 
 WORKLOADS: dict[str, Workload] = {

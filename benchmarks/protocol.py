@@ -80,9 +80,9 @@ def run_pipeline(
 ) -> None:
     """Run reader, repair and writer with one frame per read."""
     options = RepairOptions(upstream_dialect=upstream)
-    pipeline = StreamPipeline(
-        Endpoint.CHAT, fallback=ENVELOPE, dialect=dialect, options=options, uses_fast_path=uses_fast_path
-    )
+    pipeline = StreamPipeline(Endpoint.CHAT, fallback=ENVELOPE, dialect=dialect, options=options)
+    if not uses_fast_path:
+        pipeline.fast_path.disable()
     for frame in stream.split(b"\n\n")[:-1]:
         pipeline.feed(frame + b"\n\n")
 

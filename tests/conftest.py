@@ -15,7 +15,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from welldone.protocol.pipeline import StreamPipeline
+from tests.support.path_comparison import compared_paths
 
 pytest_plugins = ["tests.models.fixtures", "tests.support.server"]
 
@@ -67,9 +67,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compare_paths(request: pytest.FixtureRequest) -> None:
+def compare_paths(request: pytest.FixtureRequest) -> Iterator[None]:
     """Let the pipelines of the tests that are about streams check that fast path and slow path agree."""
-    StreamPipeline.COMPARES_PATHS = request.path.relative_to(ROOT).as_posix().startswith(COMPARED)
+    with compared_paths(is_on=request.path.relative_to(ROOT).as_posix().startswith(COMPARED)):
+        yield
 
 
 @pytest.fixture(autouse=True)

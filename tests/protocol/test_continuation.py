@@ -24,6 +24,7 @@ from tests.protocol.continuations import (
     prefill,
 )
 from tests.recorded.traces import read_content, recorded_traces
+from tests.support.path_comparison import twin_of
 from tests.table import table
 from welldone.protocol.continuation import PrefillStyle, plan_continuation
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect
@@ -236,7 +237,9 @@ def test_a_long_answer_is_not_stored(is_fast: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for module in ("continuation", "fast_path"):
             patch.setattr(f"welldone.protocol.{module}.DELIVERED_LIMIT_BYTES", 100)
-        pipeline = make(uses_fast_path=is_fast)
+        pipeline = make()
+        if not is_fast:
+            pipeline.fast_path.disable()
         body = build.stream(build.role(), *build.content_chunks(*["word"] * 40), end=b"")
         for frame in frames(body):
             pipeline.feed(frame)
@@ -249,10 +252,10 @@ def test_a_long_answer_is_not_stored(is_fast: bool) -> None:
         assert delivered.has_content
 
 
-def test_the_twin_of_the_debug_mode_is_continued_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StreamPipeline, "COMPARES_PATHS", True)
+def test_a_twin_is_continued_too() -> None:
     assert cut_and_replay(make, SMALL[:500], SMALL) is not None
     pipeline = make()
+    assert twin_of(pipeline) is not None
     pipeline.feed(SMALL[:500])
     pipeline.feed(b'data: {"error":{"message":"no"}}\n\n')
     assert b"no" in pipeline.release_failure()

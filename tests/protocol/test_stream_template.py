@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recorded.traces import recorded_traces
+from tests.support.path_comparison import give_twin
 from tests.table import table
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.fast_path import TransferFraming
@@ -131,7 +132,7 @@ def through_template(
 ) -> Output:
     """As a server does it: with a pipeline from the first piece that does not follow the template."""
     stream = TemplatedStream(template, partial(make_pipeline, facts=facts))
-    stream.compare()
+    give_twin(stream)
     stream.use_framing(FRAMING)
     sent = b""
     for number, piece in enumerate(pieces):
@@ -196,7 +197,7 @@ def test_the_time_may_not_change_if_that_rule_is_strict() -> None:
     template = learn_stream_template(b"".join(FRAMES), make_strict)
     assert template is not None
     stream = TemplatedStream(template, make_strict)
-    stream.compare()
+    give_twin(stream)
     assert stream.feed(b"".join(FRAMES)) is not None
     later = TemplatedStream(template, make_strict)
     assert later.feed(b"".join(with_new_times(FRAMES, (2,)))) is None
@@ -415,8 +416,7 @@ def test_learning_is_given_up_if_streams_never_follow() -> None:
     assert other.is_learning
 
 
-@pytest.mark.usefixtures("without_comparison")
-def test_without_the_debug_mode_no_pipeline_is_made() -> None:
+def test_a_stream_with_a_template_makes_no_pipeline() -> None:
     slot = TemplateSlot()
     slot.learn(b"".join(FRAMES), make_pipeline)
     made = []
@@ -425,12 +425,7 @@ def test_without_the_debug_mode_no_pipeline_is_made() -> None:
     role, *texts, finish, usage, done = OPENAI.frames(["a", "b", "c"])
     sent = [stream.feed(b"".join([role, *texts[:2]])), stream.rewrite(texts[2]), stream.feed(finish + usage + done)]
     assert None not in [*sent, stream.close()]
-    assert not made
-
-
-@pytest.fixture
-def without_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StreamPipeline, "COMPARES_PATHS", False)
+    assert len(made) == 1  # the twin
 
 
 def test_the_number_of_templates_is_limited() -> None:

@@ -6,10 +6,8 @@ that form one answer (see `fan_out`).
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from copy import copy
-from functools import partial
 from itertools import count
-from typing import ClassVar, TypedDict, Unpack
+from typing import ClassVar
 
 import msgspec
 
@@ -37,20 +35,6 @@ BUFFERED_LIMIT_CHARS = 4 * 1024 * 1024
 _SLOW_BODY_EVENTS = 2_000  # of 15 us each: 30 ms
 _CONTENTLESS_EVENTS = frozenset({KeepAlive, ChoiceStart, UnknownFields, Usage})
 """Events that a server may send while it still processes the prompt."""
-
-
-class PipelineArguments(TypedDict, total=False):
-    """Optional arguments of a pipeline; see `Pipeline`."""
-
-    facts: RequestFacts | None
-    fan_out: FanOut | None
-    forced: ForcedToolCall | None
-    model: str | None
-    dialect: Dialect | None
-    reasoning: tuple[str, ...]
-    options: RepairOptions
-    limit_bytes: int
-    is_continuable: bool
 
 
 class Pipeline(ABC):
@@ -109,9 +93,13 @@ class Pipeline(ABC):
         self._ended_parts: frozenset[int] = index_sets.EMPTY
         self._events: list[Event] = []  # of a non-streaming reply
         self._buffered_chars = 0
+        has_text_chunks = self.IS_STREAM and self.dialect.HAS_TEXT_CHUNKS
+        is_plain = has_text_chunks and self._merger is None and not self._facts.stop_strings
+        self.fast_path: FastPath = FastPath(self.parts[0], is_allowed=is_plain)
+        """Rewrites text chunks. A caller with transfer framing offers chunks to it before `feed`."""
         if options is not None:
-            for part in self.parts:
-                part.configure(options)
+            for part in range(len(self.parts)):
+                self.configure(part, options)
 
     @abstractmethod
     def write_events(self, events: list[Event]) -> bytes:
@@ -125,6 +113,8 @@ class Pipeline(ABC):
         """Set how a part is repaired, before its first byte."""
         self.parts[part].configure(options)
         self._fingerprint = options.fingerprint
+        if options.upstream_dialect is not None:
+            self.fast_path.disable()
 
     # State.
 
@@ -251,6 +241,7 @@ class Pipeline(ABC):
 
     def delivered(self, part: int) -> Delivered | None:
         """Return what was sent of a part; None if it cannot be continued."""
+        self.fast_path.leave()
         return self.parts[part].delivered if self.parts[part].can_continue else None
 
     def has_sent(self, part: int) -> bool:
@@ -262,6 +253,7 @@ class Pipeline(ABC):
 
     def continue_part(self, part: int, continuation: Continuation) -> None:
         """Read on in the next stream of a part. Then `configure` it."""
+        self.fast_path.restart()
         self.parts[part].continue_with(continuation)
 
     def release_failure(self, part: int = 0) -> bytes:
@@ -280,10 +272,12 @@ class Pipeline(ABC):
 
     def close(self, part: int = 0) -> bytes:
         """Return the bytes to send at the end of a part."""
+        self.fast_path.leave()
         return self.write_events([event for _, events in self.read_end_by_frame(part) for event in events]) + self.end()
 
     def fail(self, failure: Failure) -> bytes:
         """Return the bytes to send when the answer fails for a reason outside of the stream."""
+        self.fast_path.leave()
         return self.write_events(self.read_failure(failure)) + self.end()
 
     def _limit_buffered(self, events: list[Event]) -> list[Event]:
@@ -330,44 +324,11 @@ class BufferedPipeline(Pipeline):
 
 
 class StreamPipeline(Pipeline):
-    """Writes a repaired stream incrementally from the parts.
-
-    With `uses_fast_path` (default), plain text chunks take the fast path where it applies.
-    """
+    """Writes a repaired stream incrementally from the parts. Plain text chunks take the fast path where it applies."""
 
     IS_STREAM: ClassVar[bool] = True
-    COMPARES_PATHS: ClassVar[bool] = False
-    """Debug mode: a second pipeline without the fast path gets the same input; AssertionError if its output differs."""
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        *,
-        fallback: Envelope,
-        uses_fast_path: bool = True,
-        **arguments: Unpack[PipelineArguments],
-    ) -> None:
-        self._twin: StreamPipeline | None = None
-        super().__init__(endpoint, fallback=fallback, **arguments)
-        self._writer: DialectWriter | None = None
-        self._is_ended = False
-        is_plain = self.dialect.HAS_TEXT_CHUNKS and self._merger is None and not self._facts.stop_strings
-        self.fast_path: FastPath = FastPath(self.parts[0], is_allowed=is_plain and uses_fast_path)
-        """Rewrites text chunks. A caller with transfer framing offers chunks to it before `feed`."""
-        if (options := arguments.get("options")) is not None and options.upstream_dialect is not None:
-            self.fast_path.disable()
-        if self.COMPARES_PATHS and is_plain and uses_fast_path:
-            arguments["dialect"] = copy(self.dialect)
-            self._twin = StreamPipeline(endpoint, fallback=fallback, uses_fast_path=False, **arguments)
-            self.fast_path.on_rewrite = partial(_compare_rewrite, self._twin)  # without a reference to self
-
-    def configure(self, part: int, options: RepairOptions) -> None:
-        """Set how a part is repaired, before its first byte."""
-        super().configure(part, options)
-        if options.upstream_dialect is not None:
-            self.fast_path.disable()
-        if self._twin is not None:
-            self._twin.configure(part, options)
+    _writer: DialectWriter | None = None
+    _is_ended = False
 
     def feed(self, data: bytes, part: int = 0) -> bytes:
         """Return the bytes to send for `data`."""
@@ -382,55 +343,10 @@ class StreamPipeline(Pipeline):
         events = self.read(data, part)
         sent = self.write_events(events)
         path.enter(data, sent, events, before, self._writer)
-        if self._twin is not None:
-            self._compare(sent, self._twin.feed(data, part))
-        return sent
-
-    def feed_reply_in_steps(self, data: bytes, part: int = 0) -> Iterator[bytes]:
-        """Like `feed_reply`, in steps that each fit the blocking budget."""
-        if self._twin is not None:
-            self._twin.feed_reply(data, part)
-        return super().feed_reply_in_steps(data, part)
-
-    def close(self, part: int = 0) -> bytes:
-        """Return the bytes to send at the end of a part."""
-        self.fast_path.leave()
-        sent = super().close(part)
-        if self._twin is not None:
-            self._compare(sent, self._twin.close(part))
-        return sent
-
-    def fail(self, failure: Failure) -> bytes:
-        """Return the bytes to send when the answer fails for a reason outside of the stream."""
-        self.fast_path.leave()
-        sent = super().fail(failure)
-        if self._twin is not None:
-            self._compare(sent, self._twin.fail(failure))
-        return sent
-
-    def delivered(self, part: int) -> Delivered | None:
-        """Return what was sent of a part; None if it cannot be continued."""
-        self.fast_path.leave()
-        return super().delivered(part)
-
-    def continue_part(self, part: int, continuation: Continuation) -> None:
-        """Read on in the next stream of a part. Then `configure` it."""
-        self.fast_path.restart()
-        super().continue_part(part, continuation)
-        if self._twin is not None:
-            self._twin.continue_part(part, continuation)
-
-    def release_failure(self, part: int = 0) -> bytes:
-        """Return the bytes to send if a part that was cut is not continued. Then `close` it."""
-        sent = super().release_failure(part)
-        if self._twin is not None:
-            self._compare(sent, self._twin.release_failure(part))
         return sent
 
     def keep_alive(self) -> bytes:
         """Return a keep-alive, to send while the server is silent."""
-        if self._twin is not None:
-            self._twin.keep_alive()
         if self._writer is None or self._is_finished:
             return self.dialect.INITIAL_KEEP_ALIVE
         return self._writer.send(KeepAlive())
@@ -464,19 +380,6 @@ class StreamPipeline(Pipeline):
         parts, fan_out = self.parts, self._fan_out
         self._writer = self.dialect.make_writer(self._envelope, lambda: _total_usage(parts, fan_out))
         return self._writer
-
-    def _compare(self, sent: bytes, expected: bytes) -> None:
-        assert self._twin is not None
-        # While `rewrite` is set, the log of the part lacks the frames of the fast path.
-        has_same_result = self.fast_path.rewrite is not None or self.result == self._twin.result
-        if sent != expected or not has_same_result:
-            other = self._twin.result
-            raise AssertionError(f"with the fast path {sent!r}, {self.result}; without it {expected!r}, {other}")
-
-
-def _compare_rewrite(twin: StreamPipeline, frame: bytes, sent: bytes) -> None:
-    if sent != (expected := twin.feed(frame)):
-        raise AssertionError(f"with the fast path {sent!r}, without it {expected!r}")
 
 
 def _total_usage(parts: list[StreamPart], fan_out: FanOut) -> Usage | None:
