@@ -3,10 +3,11 @@
 Only what a translation needs is checked; the upstream validates the values.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from welldone.gateway.errors import ApiError
+from welldone.protocol.dialects.base import CUSTOM_INPUT_MEMBER
 from welldone.protocol.events import Json
 from welldone.protocol.lenient_json import as_list, as_object
 from welldone.schemas.errors import string_or_type_name
@@ -37,7 +38,7 @@ class ChatCall(NamedTuple):
 
 
 class ChatInput(NamedTuple):
-    """A message: its content parts, calls, and the id of the call whose result it is."""
+    """A message: its content parts, calls, and the id of the call whose result it is, with that call if it is known."""
 
     role: str
     value: Json
@@ -45,6 +46,7 @@ class ChatInput(NamedTuple):
     parts: list[Located]
     calls: list[ChatCall]
     call_id: str
+    call: ChatCall | None
 
     @property
     def plain_text(self) -> str | None:
@@ -64,6 +66,7 @@ class ToolChoice(NamedTuple):
 def read_messages(body: Json, api: str) -> Iterator[ChatInput]:
     """Yield the messages. Deprecated function calls, which have no id, get one."""
     function_calls = 0
+    known_calls: dict[str, ChatCall] = {}
     for index, message in enumerate(body["messages"]):
         param = f"messages[{index}]"
         value = _object(message, param)
@@ -82,7 +85,50 @@ def read_messages(body: Json, api: str) -> Iterator[ChatInput]:
             call_id = _string(value, "tool_call_id", param)
         elif role == "function":
             role, call_id = "tool", _LEGACY_CALL_ID.format(max(function_calls - 1, 0))
-        yield ChatInput(role, value, param, _read_parts(value, param), calls, call_id)
+        known_calls |= {call.id: call for call in calls}
+        yield ChatInput(role, value, param, _read_parts(value, param), calls, call_id, known_calls.get(call_id))
+
+
+def read_turns(
+    body: Json,
+    api: str,
+    *,
+    text: Callable[[Located], Json],
+    user: Callable[[Located], Json],
+    tool: Callable[[ChatInput], Json],
+    assistant: Callable[[ChatInput], list[Json]],
+) -> tuple[list[Json], list[tuple[str, list[Json]]]]:
+    """Return the parts of the system instruction, and the turns: a role, user or assistant, and its parts.
+
+    Consecutive messages of one role are one turn. The functions make parts; system messages are `text`. One that is not
+    among the first messages becomes text of the user, for an API that has no such turns.
+    """
+    system: list[Json] = []
+    turns: list[tuple[str, list[Json]]] = []
+    for message in read_messages(body, api):
+        role = "user"
+        match message.role:
+            case "system" | "developer" if not turns:
+                system += map(text, message.parts)
+                continue
+            case "system" | "developer":
+                late = "\n".join(text(part)["text"] for part in message.parts)
+                parts = [text(Located({"type": "text", "text": f"<system>\n{late}\n</system>"}, message.param))]
+            case "user":
+                parts = list(map(user, message.parts))
+            case "tool":
+                parts = [tool(message)]
+            case "assistant":
+                role, parts = "assistant", assistant(message)
+            case _:
+                raise unsupported_role(message)
+        if turns and turns[-1][0] == role:
+            turns[-1][1].extend(parts)
+        elif parts:  # a turn must not be empty
+            turns.append((role, parts))
+    if not turns:
+        raise fields.invalid("messages", "expected a message that is not a system message.")
+    return system, turns
 
 
 def _read_parts(message: Json, param: str) -> list[Located]:
@@ -106,6 +152,27 @@ def _read_call(call: object, param: str) -> ChatCall:
         raise fields.wrong_type(f"{param}.{member}", "a string", arguments)
     call_id = value.get("id") if isinstance(value.get("id"), str) else ""
     return ChatCall(str(call_id), _string(function, "name", param), arguments, kind == "custom", f"{param}.{member}")
+
+
+def call_input(call: ChatCall) -> Json:
+    """Return the input of a call as an object."""
+    if call.is_custom:
+        return {CUSTOM_INPUT_MEMBER: call.arguments}
+    value = json_object(call.arguments) if call.arguments.strip() else {}
+    if value is None:
+        raise fields.invalid(call.param, "expected a JSON object as a string.")
+    return value
+
+
+def json_object(text: str) -> Json | None:
+    """Return the object of a JSON text; None if it is something else."""
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        value = fields.decode_json(text.encode())
+    except ApiError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def read_tools(body: Json) -> list[Located]:
@@ -144,11 +211,6 @@ def read_tool_choice(body: Json) -> ToolChoice | None:
     if not isinstance(name, str):
         raise fields.missing("tool_choice.function.name")
     return ToolChoice("tool", name, choice.get("type") == "custom")
-
-
-def late_instructions(text: str) -> str:
-    """Return a system message that is not the first one as text of the user, for an API that has no such turns."""
-    return f"<system>\n{text}\n</system>"
 
 
 def stop_strings(body: Json) -> tuple[str, ...]:

@@ -6,21 +6,21 @@ more members; the upstream validates them. docs/dialects.md lists what is not ca
 
 import mimetypes
 import re
+from functools import partial
 
-from welldone.gateway.errors import ApiError
 from welldone.protocol.collect import REASONING_DETAILS
-from welldone.protocol.dialects.base import CUSTOM_INPUT_MEMBER
 from welldone.protocol.dialects.gemini import objects
 from welldone.protocol.events import Json
 from welldone.protocol.json_budget import exceeds_blocking_budget
 from welldone.protocol.lenient_json import as_list, as_object
 from welldone.server.requests import chat_input, fields
-from welldone.server.requests.chat_input import ChatCall, ChatInput, Located
+from welldone.server.requests.chat_input import ChatInput, Located
 from welldone.server.requests.gemini import RESULT_MEMBER
 
 _API = "Gemini"
 _CONFIG = "generationConfig"
 _TOOL_MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE", "tool": "ANY"}
+_ROLES = {"user": "user", "assistant": "model"}
 _LEVELS = {"xhigh": "HIGH"}  # the others have the same name, in upper case
 _BUDGETS = {"minimal": 1_024, "low": 1_024, "medium": 8_192, "high": 24_576, "xhigh": 24_576}
 """Tokens of thought by reasoning effort, of models without levels: as in Google's OpenAI-compatible API."""
@@ -62,8 +62,10 @@ def chat_to_gemini(body: Json) -> Json:
     """
     others = chat_input.forwarded_fields(body, (*_TRANSLATED_FIELDS, *IGNORED_FIELDS), REJECTED_FIELDS, _API)
     model = body.get("model", "")  # unknown while the request is only checked
-    system, contents = _read_messages(body, model)
-    out: Json = {"contents": contents}
+    system, turns = chat_input.read_turns(
+        body, _API, text=_text_part, user=_user_part, tool=_function_response, assistant=partial(_model_parts, model)
+    )
+    out: Json = {"contents": [{"role": _ROLES[role], "parts": parts} for role, parts in turns]}
     out |= {"systemInstruction": {"parts": system}} if system else {}
     config = _generation_config(body, model) | as_object(body.get(_CONFIG))
     return out | ({_CONFIG: config} if config else {}) | _tool_fields(body) | others
@@ -122,40 +124,6 @@ def _function(tool: Located) -> Json:
     return {"name": function.get("name"), **described}
 
 
-def _read_messages(body: Json, model: str) -> tuple[list[Json], list[Json]]:
-    """Return the parts of the system instruction, and the contents. Consecutive ones of one role become one."""
-    system: list[Json] = []
-    contents: list[Json] = []
-    functions: dict[str, str] = {}  # names by the ids of their calls
-    for message in chat_input.read_messages(body, _API):
-        functions |= {call.id: call.name for call in message.calls}
-        match message.role:
-            case "system" | "developer" if not contents:
-                system += [_text_part(part) for part in message.parts]
-            case "system" | "developer":
-                text = "\n".join(_text_part(part)["text"] for part in message.parts)
-                _add_content(contents, "user", [objects.text_part(chat_input.late_instructions(text))])
-            case "user":
-                _add_content(contents, "user", [_user_part(part) for part in message.parts])
-            case "tool":
-                _add_content(contents, "user", [_function_response(message, functions)])
-            case "assistant":
-                _add_content(contents, "model", _model_parts(message, model))
-            case _:
-                raise chat_input.unsupported_role(message)
-    if not contents:
-        raise fields.invalid("messages", "expected a message that is not a system message.")
-    return system, contents
-
-
-def _add_content(contents: list[Json], role: str, parts: list[Json]) -> None:
-    """Add parts to the conversation. Contents must not be empty."""
-    if contents and contents[-1]["role"] == role:
-        contents[-1]["parts"] += parts
-    elif parts:
-        contents.append({"role": role, "parts": parts})
-
-
 def _text_part(part: Located) -> Json:
     match part.value:
         case {"type": "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
@@ -184,20 +152,20 @@ def _media_part(url: str) -> Json:
     return {"fileData": {"fileUri": url} | fields.given(mimeType=kind)}
 
 
-def _function_response(message: ChatInput, functions: dict[str, str]) -> Json:
+def _function_response(message: ChatInput) -> Json:
     """Return the result of a call: an object, or else its text in one."""
-    name = functions.get(message.call_id) or message.value.get("name")
+    name = (message.call.name if message.call else None) or message.value.get("name")
     if not isinstance(name, str):
         raise fields.invalid(f"{message.param}.tool_call_id", "there is no call with this id before it.")
     parts = [_user_part(part) for part in message.parts]
     text = "".join(part["text"] for part in parts if "text" in part)
     media = [part for part in parts if "text" not in part]
-    value = None if exceeds_blocking_budget(text.encode()) else _json_object(text)
+    value = None if exceeds_blocking_budget(text.encode()) else chat_input.json_object(text)
     response = {"id": message.call_id, "name": name, "response": {RESULT_MEMBER: text} if value is None else value}
     return {"functionResponse": response | ({"parts": media} if media else {})}
 
 
-def _model_parts(message: ChatInput, model: str) -> list[Json]:
+def _model_parts(model: str, message: ChatInput) -> list[Json]:
     """Return reasoning, text and calls, with the signatures that the client sends back."""
     thought = message.value.get("reasoning_content") or message.value.get("reasoning")
     parts = [objects.text_part(thought, is_thought=True)] if isinstance(thought, str) and thought else []
@@ -213,7 +181,8 @@ def _model_parts(message: ChatInput, model: str) -> list[Json]:
     needs_signature = _MODEL_WITH_SIGNATURES.search(model) is not None  # of the first call only
     for call in message.calls:
         signature = signatures.get(call.id) or (_NO_SIGNATURE if needs_signature else None)
-        parts.append(_function_call(call) | fields.given(thoughtSignature=signature))
+        function_call = fields.given(id=call.id or None) | {"name": call.name, "args": chat_input.call_input(call)}
+        parts.append({"functionCall": function_call} | fields.given(thoughtSignature=signature))
         needs_signature = False
     return parts
 
@@ -231,25 +200,3 @@ def _call_signatures(message: ChatInput) -> dict[object, str]:
         if (own := objects.thought_signature(call)) is not None:
             found[call.get("id")] = own
     return found
-
-
-def _function_call(call: ChatCall) -> Json:
-    value: Json | None = {}
-    if call.is_custom:
-        value = {CUSTOM_INPUT_MEMBER: call.arguments}
-    elif call.arguments.strip():
-        value = _json_object(call.arguments)
-    if value is None:
-        raise fields.invalid(call.param, "expected a JSON object as a string.")
-    return {"functionCall": fields.given(id=call.id or None) | {"name": call.name, "args": value}}
-
-
-def _json_object(text: str) -> Json | None:
-    """Return the object of a JSON text; None if it is something else."""
-    if not text.lstrip().startswith("{"):
-        return None
-    try:
-        value = fields.decode_json(text.encode())
-    except ApiError:
-        return None
-    return value if isinstance(value, dict) else None

@@ -6,15 +6,13 @@ them. docs/dialects.md lists what is not carried.
 
 import re
 
-from welldone.gateway.errors import ApiError
 from welldone.protocol.collect import REASONING_DETAILS
 from welldone.protocol.dialects.anthropic import objects
 from welldone.protocol.dialects.anthropic.reader import THINKING_FORMAT
-from welldone.protocol.dialects.base import CUSTOM_INPUT_MEMBER
 from welldone.protocol.events import Json
 from welldone.protocol.lenient_json import as_list, as_object
 from welldone.server.requests import chat_input, fields
-from welldone.server.requests.chat_input import ChatCall, ChatInput, Located
+from welldone.server.requests.chat_input import ChatInput, Located
 
 DEFAULT_MAX_TOKENS = 8_192
 """Of a request without a limit, which this API requires. All of Anthropic's current models accept it."""
@@ -54,11 +52,14 @@ def chat_to_messages(body: Json) -> Json:
     temperature, limit = body.get("temperature"), chat_input.max_tokens(body)
     if isinstance(temperature, int | float):
         fields.check_range(temperature, 0, 1, "temperature", "decimal")
-    system, messages = _read_messages(body)
+    system, turns = chat_input.read_turns(
+        body, _API, text=_text_block, user=_user_block, tool=_tool_result, assistant=_assistant_blocks
+    )
+    messages = [{"role": role, "content": _shortest(blocks)} for role, blocks in turns]
     stops = [stop for stop in chat_input.stop_strings(body) if stop.strip()]  # the gateway matches blank ones
     user = body.get("user") or body.get("safety_identifier")
     out: Json = {"max_tokens": DEFAULT_MAX_TOKENS if limit is None else limit, "messages": messages}
-    out |= fields.given(system=system, temperature=temperature, stop_sequences=stops or None)
+    out |= fields.given(system=_shortest(system) or None, temperature=temperature, stop_sequences=stops or None)
     out |= {} if user is None else {"metadata": {"user_id": user}}
     return out | _tool_fields(body) | _output_fields(body) | others
 
@@ -112,40 +113,6 @@ def _tool(tool: Located) -> Json:
     return out | fields.given(cache_control=tool.value.get("cache_control"))
 
 
-def _read_messages(body: Json) -> tuple[str | list[Json] | None, list[Json]]:
-    """Return `system` and `messages`. Consecutive messages of one role become one, as tool results must."""
-    system: list[Json] = []
-    turns: list[Json] = []
-    for message in chat_input.read_messages(body, _API):
-        match message.role:
-            case "system" | "developer" if not turns:
-                system += [_text_block(part) for part in message.parts]
-            case "system" | "developer":
-                text = "\n".join(_text_block(part)["text"] for part in message.parts)
-                _add_turn(turns, "user", [objects.text_block(chat_input.late_instructions(text))])
-            case "user":
-                _add_turn(turns, "user", [_user_block(part) for part in message.parts])
-            case "tool":
-                _add_turn(turns, "user", [_tool_result(message)])
-            case "assistant":
-                _add_turn(turns, "assistant", _assistant_blocks(message))
-            case _:
-                raise chat_input.unsupported_role(message)
-    if not turns:
-        raise fields.invalid("messages", "expected a message that is not a system message.")
-    for turn in turns:
-        turn["content"] = _shortest(turn["content"])
-    return (_shortest(system) if system else None), turns
-
-
-def _add_turn(turns: list[Json], role: str, blocks: list[Json]) -> None:
-    """Add blocks to the conversation. Messages must not be empty."""
-    if turns and turns[-1]["role"] == role:
-        turns[-1]["content"] += blocks
-    elif blocks:
-        turns.append({"role": role, "content": blocks})
-
-
 def _shortest(blocks: list[Json]) -> str | list[Json]:
     """Return one plain text block as a string."""
     return blocks[0]["text"] if len(blocks) == 1 and blocks[0].keys() == {"type", "text"} else blocks
@@ -189,7 +156,8 @@ def _assistant_blocks(message: ChatInput) -> list[Json]:
     refusal = message.value.get("refusal")
     blocks += [_text_block(part) for part in message.parts]
     blocks += [objects.text_block(refusal)] if isinstance(refusal, str) and refusal else []
-    return blocks + [_tool_use(call) for call in message.calls]
+    calls = [(_call_id(call.id), call.name, chat_input.call_input(call)) for call in message.calls]
+    return blocks + [objects.tool_use_block(*call, {}) for call in calls]
 
 
 def _thinking(detail: Json) -> list[Json]:
@@ -200,20 +168,6 @@ def _thinking(detail: Json) -> list[Json]:
             return [{"type": "redacted_thinking", "data": data}]
         case _:
             return []
-
-
-def _tool_use(call: ChatCall) -> Json:
-    if call.is_custom:
-        return objects.tool_use_block(_call_id(call.id), call.name, {CUSTOM_INPUT_MEMBER: call.arguments}, {})
-    value: object = {}
-    if call.arguments.strip():
-        try:
-            value = fields.decode_json(call.arguments.encode())
-        except ApiError:
-            value = None
-    if not isinstance(value, dict):
-        raise fields.invalid(call.param, "expected a JSON object as a string.")
-    return objects.tool_use_block(_call_id(call.id), call.name, value, {})
 
 
 def _call_id(call_id: str) -> str:

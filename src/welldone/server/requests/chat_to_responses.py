@@ -83,14 +83,13 @@ def _tool(tool: Located) -> Json:
 
 def _read_items(body: Json) -> list[Json]:
     items: list[Json] = []
-    custom_calls: set[str] = set()
     for message in chat_input.read_messages(body, _API):
-        custom_calls |= {call.id for call in message.calls if call.is_custom}
         match message.role:
             case "system" | "developer" | "user":
                 items.append({"role": message.role, "content": _content(message)})
             case "tool":
-                kind = "custom_tool_call_output" if message.call_id in custom_calls else "function_call_output"
+                is_custom = message.call is not None and message.call.is_custom
+                kind = "custom_tool_call_output" if is_custom else "function_call_output"
                 items.append({"type": kind, "call_id": message.call_id, "output": _content(message)})
             case "assistant":
                 items += _assistant_items(message)
