@@ -15,27 +15,14 @@ from welldone.library.iteration import (
     run_to_end,
     run_to_end_async,
 )
+from welldone.protocol import events as ev
 from welldone.protocol.collect import collect
 from welldone.protocol.dialects.anthropic.objects import USAGE_COUNTS, usage_from_counts
 from welldone.protocol.dialects.base import Dialect
 from welldone.protocol.dialects.chat import openai_error_object
 from welldone.protocol.dialects.responses.objects import parse_responses_usage
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
-from welldone.protocol.events import (
-    ChoiceStart,
-    Event,
-    EventOrderError,
-    Failure,
-    Finish,
-    Json,
-    KeepAlive,
-    Reasoning,
-    Refusal,
-    Text,
-    ToolArguments,
-    ToolCall,
-    Usage,
-)
+from welldone.protocol.events import Event, EventOrderError, Failure, Json, Usage
 from welldone.protocol.fields import read_usage
 from welldone.protocol.finish_reasons import FINISH_REASONS, finish_reason_for
 from welldone.protocol.lenient_json import clean_unicode
@@ -134,7 +121,7 @@ class AnswerStream:
         """Return a sign of life to send while the model is busy; nothing if the stream has ended."""
         if self._is_ended:
             return b""
-        return self._writer.send(KeepAlive()) if self._has_started else self._dialect.INITIAL_KEEP_ALIVE
+        return self._writer.send(ev.KeepAlive()) if self._has_started else self._dialect.INITIAL_KEEP_ALIVE
 
     def to_response(self) -> dict[str, Any]:
         """Return the answer as a whole reply, for a request without `stream`; the error object if it failed.
@@ -225,7 +212,7 @@ class AnswerStream:
         indexes = sorted(self._open) if self._has_started else range(self._choice_count)
         return b"".join([self._finish(None, None, index) for index in indexes])
 
-    def _write_text(self, event: Text | Reasoning | Refusal, method: str) -> bytes:
+    def _write_text(self, event: ev.Text | ev.Reasoning | ev.Refusal, method: str) -> bytes:
         text = event.text
         if not isinstance(text, str):
             raise TypeError(f"{method} takes text as a str, not {type(text).__name__}")
@@ -256,7 +243,7 @@ class AnswerStream:
             return b""
         self._has_started = True
         self._open.update(range(self._choice_count))
-        return b"".join([self._write(ChoiceStart(index)) for index in range(self._choice_count)])
+        return b"".join([self._write(ev.ChoiceStart(index)) for index in range(self._choice_count)])
 
     def _start_call(
         self, name: str, arguments: str | Mapping[str, Any], id: str | None, index: int, *, custom: bool
@@ -276,7 +263,7 @@ class AnswerStream:
         number = len(choice.call_ids)
         choice.call_ids.append(call_id)
         choice.has_arguments, choice.is_custom = False, custom
-        started += self._write(ToolCall(index, number, call_id, clean_unicode(name), is_custom=custom))
+        started += self._write(ev.ToolCall(index, number, call_id, clean_unicode(name), is_custom=custom))
         return started + self._add_arguments(arguments, index)
 
     def _add_arguments(self, text: str, index: int) -> bytes:
@@ -290,7 +277,7 @@ class AnswerStream:
             return b""
         choice.has_arguments = True
         number = len(choice.call_ids) - 1
-        return self._write(ToolArguments(index, number, clean_unicode(text), is_custom=choice.is_custom))
+        return self._write(ev.ToolArguments(index, number, clean_unicode(text), is_custom=choice.is_custom))
 
     def _complete_arguments(self, index: int) -> bytes:
         """Return `{}` for a last call without arguments: an empty text is not JSON."""
@@ -311,7 +298,7 @@ class AnswerStream:
             )
         self._usage = counts
         finished = self._start() + (b"" if word in TRUNCATED_REASONS else self._complete_arguments(index))
-        finished += self._write(Finish(index, word, stop_string))
+        finished += self._write(ev.Finish(index, word, stop_string))
         self._open.discard(index)
         if not is_last:
             return finished

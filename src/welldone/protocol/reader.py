@@ -8,21 +8,11 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
+from welldone.protocol import events as ev
 from welldone.protocol import lenient_json, sse
 from welldone.protocol.chunks import ChunkReader
 from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import (
-    Event,
-    Failure,
-    FieldLocation,
-    Finish,
-    Json,
-    KeepAlive,
-    TextEvent,
-    ToolCall,
-    UnknownFields,
-    Usage,
-)
+from welldone.protocol.events import Event, Failure, Json, Usage
 from welldone.protocol.fields import (
     UNFINISHED,
     bad_stream_failure,
@@ -111,7 +101,7 @@ class EventReader:
         for piece in [chunk] if isinstance(chunk, Failure) else split_by_logprobs(chunk):
             events: list[Event] = []
             failure = piece if isinstance(piece, Failure) else self.chunks.read(piece, events)
-            finished += sum(isinstance(event, Finish) for event in events)
+            finished += sum(isinstance(event, ev.Finish) for event in events)
             if failure is not None:
                 self._fail(failure, events)
             yield events
@@ -178,7 +168,7 @@ class EventReader:
         self._is_mid_frame = not frame.ended
         self._irregular_end = frame.byte + len(raw)
         if _COMMENT.fullmatch(raw) and b'"choices"' not in raw and not self._pieces:
-            events.append(KeepAlive())  # upstreams may send thousands
+            events.append(ev.KeepAlive())  # upstreams may send thousands
         else:
             self._read_irregular_frame(frame, events, is_whole=frame.ended or frame is self._last)
         if frame is self._last and not frame.ended:
@@ -220,7 +210,7 @@ class EventReader:
         if self._read_failure_fields(fields, events):
             return
         if all(name == b"" for name, _ in fields):
-            events.append(KeepAlive())
+            events.append(ev.KeepAlive())
             return
         recovered = recover_data(lines, fields)
         data = frame.data or b""
@@ -275,7 +265,7 @@ class EventReader:
             self._read_done(text, frame)
         elif stripped.startswith(b":"):
             self._repair_log.record("sse-keepalive-form", stripped.decode("utf-8", "replace"))
-            events.append(KeepAlive())
+            events.append(ev.KeepAlive())
         else:
             rest, _, last = stripped.rpartition(b"\n")
             if rest and _is_done_marker(last):
@@ -348,7 +338,7 @@ class EventReader:
             if not _CHUNK_KEYS & value.keys():
                 self._repair_log.record("sse-no-foreign-json", value)
                 if not is_empty(value):
-                    events.append(UnknownFields(0, FieldLocation.CHUNK, scrub_object(value), in_own_chunk=True))
+                    events.append(ev.UnknownFields(0, ev.FieldLocation.CHUNK, scrub_object(value), in_own_chunk=True))
                 return
             if "error" in value:
                 self._repair_log.record("env-no-error-key", value)
@@ -359,15 +349,15 @@ class EventReader:
     def _read_late_chunk(self, chunk: Json, events: list[Event]) -> None:
         """Read metadata and missing finish reasons of a chunk after `[DONE]`, where clients have stopped."""
         was_finished, finished = self.chunks.is_finished, self.chunks.finished
-        kept = Usage if chunk.get("choices") else Usage | UnknownFields
+        kept = Usage if chunk.get("choices") else Usage | ev.UnknownFields
         late: list[Event] = []
         failure = self.chunks.read(chunk, late) if _CHUNK_KEYS & chunk.keys() else None
         events += [
             event
             for event in late
-            if isinstance(event, kept) or (isinstance(event, Finish) and event.index not in finished)
+            if isinstance(event, kept) or (isinstance(event, ev.Finish) and event.index not in finished)
         ]
-        if any(isinstance(event, TextEvent | ToolCall) for event in late):
+        if any(isinstance(event, ev.TextEvent | ev.ToolCall) for event in late):
             failure = incomplete_stream_failure("the server sent [DONE] before the answer was complete")
         if failure is not None and not was_finished:
             self._fail(failure, events)

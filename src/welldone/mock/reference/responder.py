@@ -14,6 +14,7 @@ from welldone.mock.reference import choices, schemas
 from welldone.mock.reference.choices import MockChoice, count_tokens, tokenize, truncate_at_stop, truncate_to_limit
 from welldone.mock.reference.tool_calls import SchemaSampler, tool_calls_for
 from welldone.mock.script import JSON_HEADERS, MockChunk, MockReply, json_reply
+from welldone.protocol import events as ev
 from welldone.protocol import sse
 from welldone.protocol.collect import collect
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect
@@ -23,18 +24,7 @@ from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiD
 from welldone.protocol.dialects.responses.objects import responses_usage_object
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
-from welldone.protocol.events import (
-    ChoiceStart,
-    Event,
-    Finish,
-    Json,
-    Logprobs,
-    Reasoning,
-    Text,
-    ToolArguments,
-    ToolCall,
-    Usage,
-)
+from welldone.protocol.events import Event, Json, Usage
 from welldone.protocol.request_facts import RequestFacts
 from welldone.schemas.anthropic import AnthropicRequest
 from welldone.schemas.chat import JsonObjectFormat, JsonSchemaFormat
@@ -208,22 +198,22 @@ class MockResponder:
 def _choice_events(
     request: schemas.MockGenerationRequest, index: int, choice: MockChoice, reply_id: str
 ) -> list[Event]:
-    events: list[Event] = [ChoiceStart(index), *(Reasoning(index, token) for token in choice.reasoning)]
+    events: list[Event] = [ev.ChoiceStart(index), *(ev.Reasoning(index, token) for token in choice.reasoning)]
     offset = 0
     for token_index, token in enumerate(choice.echo + choice.text):
         if isinstance(request, schemas.MockChatRequest) and request.logprobs:
-            events.append(Logprobs(index, choices.chat_logprobs(token, request.top_logprobs or 0)))
+            events.append(ev.Logprobs(index, choices.chat_logprobs(token, request.top_logprobs or 0)))
         elif isinstance(request, schemas.MockCompletionRequest) and request.logprobs is not None:
             is_first = token_index == 0 and bool(choice.echo)
             logprobs = choices.completion_logprobs(token, offset, request.logprobs, is_first=is_first)
-            events.append(Logprobs(index, logprobs))
-        events.append(Text(index, token))
+            events.append(ev.Logprobs(index, logprobs))
+        events.append(ev.Text(index, token))
         offset += len(token)
     for number, call in enumerate(choice.tool_calls):
         id = f"call_{reply_id.replace('-', '_').rpartition('_')[2]}_{index}_{number}"
-        events.append(ToolCall(index, number, id, call.name, {}, call.is_custom))
-        events += [ToolArguments(index, number, token, {}, call.is_custom) for token in call.arguments]
-    return [*events, Finish(index, choice.finish_reason, choice.stop_string)]
+        events.append(ev.ToolCall(index, number, id, call.name, {}, call.is_custom))
+        events += [ev.ToolArguments(index, number, token, {}, call.is_custom) for token in call.arguments]
+    return [*events, ev.Finish(index, choice.finish_reason, choice.stop_string)]
 
 
 def _interleave_choices(choices: list[list[Event]]) -> list[list[Event]]:
@@ -246,4 +236,4 @@ def _stream_chunks(rows: list[list[Event]], writer: DialectWriter, token_delay_s
 
 
 def _has_token(row: list[Event]) -> bool:
-    return any(isinstance(event, Text | Reasoning | ToolCall | ToolArguments) for event in row)
+    return any(isinstance(event, ev.Text | ev.Reasoning | ev.ToolCall | ev.ToolArguments) for event in row)

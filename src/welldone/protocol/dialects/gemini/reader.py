@@ -2,23 +2,13 @@
 
 import msgspec
 
+from welldone.protocol import events as ev
 from welldone.protocol.dialects.dialect_reader import reasoning_detail
 from welldone.protocol.dialects.gemini import objects
 from welldone.protocol.dialects.gemini.repair import ElementOutput, IndexedCandidates
 from welldone.protocol.dialects.gemini.writer import GeminiDialect
 from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import (
-    ChoiceStart,
-    Event,
-    Failure,
-    Finish,
-    Json,
-    Logprobs,
-    Reasoning,
-    Text,
-    ToolArguments,
-    ToolCall,
-)
+from welldone.protocol.events import Event, Failure, Json
 from welldone.protocol.finish_reasons import finish_reason_for, finish_word, interrupted_failure
 from welldone.protocol.lenient_json import as_list, as_object
 
@@ -48,12 +38,12 @@ class GeminiEvents(ElementOutput):
             self._read_candidate(index, candidate)
         if as_object(element.get("promptFeedback")).get("blockReason") and not self._call_counts:
             self._ensure_choice(0)
-            self.events.append(Finish(0, "content_filter"))
+            self.events.append(ev.Finish(0, "content_filter"))
         return b""
 
     def add_text(self, element: Json, text: str) -> bytes:
         """Read an element that has only a text."""
-        self.events.append(Text(0, text))
+        self.events.append(ev.Text(0, text))
         return b""
 
     def end(self) -> bytes:
@@ -65,7 +55,7 @@ class GeminiEvents(ElementOutput):
             logprobs = objects.logprobs_from_result(as_object(candidate["logprobsResult"]))
             if logprobs is not None:
                 self._ensure_choice(index)
-                self.events.append(Logprobs(index, logprobs))
+                self.events.append(ev.Logprobs(index, logprobs))
         for part in map(as_object, as_list(as_object(candidate.get("content")).get("parts"))):
             self._ensure_choice(index)
             self._read_part(index, part)
@@ -79,7 +69,7 @@ class GeminiEvents(ElementOutput):
             self.failure = self.failure or interrupted_failure(word, message, field="finishReason")
         else:
             is_call = reason == "stop" and self._call_counts[index] > 0 and self._endpoint is Endpoint.CHAT
-            self.events.append(Finish(index, "tool_calls" if is_call else reason))
+            self.events.append(ev.Finish(index, "tool_calls" if is_call else reason))
 
     def _read_part(self, index: int, part: Json) -> None:
         signature = part.get("thoughtSignature")
@@ -87,7 +77,7 @@ class GeminiEvents(ElementOutput):
             self._read_call(index, call, objects.signature_fields(signature))
             return
         if isinstance(text := part.get("text"), str) and text:
-            self.events.append(Reasoning(index, text) if part.get("thought") is True else Text(index, text))
+            self.events.append(ev.Reasoning(index, text) if part.get("thought") is True else ev.Text(index, text))
         if isinstance(signature, str) and signature:
             number = self._signature_counts.get(index, 0)
             self._signature_counts[index] = number + 1
@@ -99,9 +89,9 @@ class GeminiEvents(ElementOutput):
         number = self._call_counts[index]
         self._call_counts[index] = number + 1
         call_id, name = (value if isinstance(value := call.get(key), str) else "" for key in ("id", "name"))
-        self.events.append(ToolCall(index, number, call_id, name, extra_fields))
+        self.events.append(ev.ToolCall(index, number, call_id, name, extra_fields))
         args = call.get("args")
-        self.events.append(ToolArguments(index, number, msgspec.json.encode({} if args is None else args).decode()))
+        self.events.append(ev.ToolArguments(index, number, msgspec.json.encode({} if args is None else args).decode()))
 
     def _ensure_choice(self, index: int) -> None:
         """Start a choice with its first content: an error before it becomes an HTTP status."""
@@ -109,4 +99,4 @@ class GeminiEvents(ElementOutput):
             self.envelope = self._fallback
         if index not in self._call_counts:
             self._call_counts[index] = 0
-            self.events.append(ChoiceStart(index))
+            self.events.append(ev.ChoiceStart(index))

@@ -4,25 +4,13 @@ from collections import deque
 
 import msgspec
 
+from welldone.protocol import events as ev
 from welldone.protocol.dialects.dialect_reader import finish_reason_or_failure, reasoning_detail
 from welldone.protocol.dialects.responses import emitter as em
 from welldone.protocol.dialects.responses.emitter import OutputItem, ResponsesEmitter, TextAccumulator
 from welldone.protocol.dialects.responses.objects import extra_call_members, response_object
 from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import (
-    ChoiceStart,
-    Event,
-    Failure,
-    Finish,
-    Json,
-    KeepAlive,
-    Logprobs,
-    Reasoning,
-    Refusal,
-    Text,
-    ToolArguments,
-    ToolCall,
-)
+from welldone.protocol.events import Event, Failure, Json
 
 REASONING_FORMAT = "openai-responses-v1"
 """OpenRouter's name for the format of these reasoning details."""
@@ -48,7 +36,7 @@ class ResponsesEvents(ResponsesEmitter):
 
     def keep_alive(self, *, is_event: bool = False) -> None:
         """Make a keep-alive."""
-        self.events.append(KeepAlive())
+        self.events.append(ev.KeepAlive())
 
     def open_item(self, value: Json, others: Json | None = None) -> OutputItem:
         """Start an item: a call is an event of its own."""
@@ -57,7 +45,7 @@ class ResponsesEvents(ResponsesEmitter):
         if item.kind in em.CLIENT_TOOL_CALLS and item.arguments is not None:
             index = self._call_indices[item.arguments] = len(self._call_indices)
             is_custom = item.kind == "custom_tool_call"
-            call = ToolCall(0, index, value["call_id"], value["name"], extra_call_members(value), is_custom)
+            call = ev.ToolCall(0, index, value["call_id"], value["name"], extra_call_members(value), is_custom)
             self.events.append(call)
         return item
 
@@ -72,7 +60,7 @@ class ResponsesEvents(ResponsesEmitter):
         """Make the events of a text delta with its log probabilities."""
         logprobs = (others or {}).get("logprobs")
         if logprobs and text and accumulator.kind == "output_text" and self._is_next(accumulator):
-            self.events.append(Logprobs(0, {"content": logprobs, "refusal": None}))
+            self.events.append(ev.Logprobs(0, {"content": logprobs, "refusal": None}))
         self.encode_delta(accumulator, text)
 
     def close_part(self, part: TextAccumulator, value: Json | None = None, others: Json | None = None) -> None:
@@ -113,26 +101,26 @@ class ResponsesEvents(ResponsesEmitter):
             self.failure = reason
         elif status != "failed":
             self._ensure_choice()
-            self.events.append(Finish(0, reason))
+            self.events.append(ev.Finish(0, reason))
         return final
 
     def _ensure_choice(self) -> None:
         """Start the choice with the first item: an error before it becomes an HTTP status."""
         if self.envelope is None:
             self.envelope = msgspec.structs.replace(self._fallback, model=self.response["model"])
-            self.events.append(ChoiceStart(0))
+            self.events.append(ev.ChoiceStart(0))
 
     def _add_event(self, accumulator: TextAccumulator, text: str) -> None:
         match accumulator.kind:
             case "output_text":
-                self.events.append(Text(0, text))
+                self.events.append(ev.Text(0, text))
             case "refusal":
-                self.events.append(Refusal(0, text))
+                self.events.append(ev.Refusal(0, text))
             case "reasoning_text" | "summary_text":
                 self._add_reasoning(accumulator, text)
             case "function_call" | "custom_tool_call" as kind:
                 index = self._call_indices[accumulator]
-                self.events.append(ToolArguments(0, index, text, {}, kind == "custom_tool_call"))
+                self.events.append(ev.ToolArguments(0, index, text, {}, kind == "custom_tool_call"))
             case _:
                 pass
 
@@ -143,4 +131,4 @@ class ResponsesEvents(ResponsesEmitter):
         if before is not None and before.address["item_id"] == item and before.kind != accumulator.kind:
             return
         self._reasoning = accumulator
-        self.events.append(Reasoning(0, _PART_GAP + text if is_other else text))
+        self.events.append(ev.Reasoning(0, _PART_GAP + text if is_other else text))
