@@ -30,13 +30,11 @@ def arguments_object(text: str, *, is_custom: bool, is_cut: bool) -> msgspec.Raw
     return normalise_object_text(text)
 
 
-def complete_tool_calls(answer: CollectedChoice) -> Iterator[tuple[CollectedToolCall, msgspec.Raw]]:
-    """Yield the complete calls of an answer with their objects. Of custom calls only the last may be truncated."""
+def tool_calls_with_arguments(answer: CollectedChoice) -> Iterator[tuple[CollectedToolCall, msgspec.Raw | None]]:
+    """Yield the calls of an answer with `arguments_object`. Of custom calls only the last may be truncated."""
     for call in answer.tool_calls:
         may_be_cut = answer.finish_reason in TRUNCATED_REASONS and (call is answer.tool_calls[-1] or not call.is_custom)
-        arguments = arguments_object(call.arguments, is_custom=call.is_custom, is_cut=may_be_cut)
-        if arguments is not None:
-            yield call, arguments
+        yield call, arguments_object(call.arguments, is_custom=call.is_custom, is_cut=may_be_cut)
 
 
 KEEP_ALIVE = sse.comment(b"keep-alive")

@@ -4,41 +4,56 @@ The repairer handles all that a server of the dialect may do wrong, and records 
 `PassthroughRepairer` whose emitter is an `EventSink`; `registry` names it.
 """
 
+from collections import Counter
 from collections.abc import Iterator
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
+from welldone.protocol import events as ev
 from welldone.protocol import sse
 from welldone.protocol.collect import REASONING_DETAILS
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import Event, Failure, Json, KeepAlive, UnknownFields
-from welldone.protocol.events import FieldLocation as Location
+from welldone.protocol.events import Event, Failure
 from welldone.protocol.finish_reasons import finish_reason_for, interrupted_failure
 from welldone.protocol.reader import EventReader
 from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import RequestFacts
 
 
-class EventSink(Protocol):
+class EventSink:
     """What an emitter of events has beside the methods of its dialect's emitter."""
 
-    events: list[Event]
-    """Events since they were last taken."""
-    envelope: Envelope | None
-    """Set with the first event of the answer."""
-    failure: Failure | None
-    """Set if the end of the answer has no equivalent."""
+    def __init__(self, fallback: Envelope, endpoint: Endpoint) -> None:
+        self.events: list[Event] = []
+        """Events since they were last taken."""
+        self.envelope: Envelope | None = None
+        """Set with the first event of the answer."""
+        self.failure: Failure | None = None
+        """Set if the end of the answer has no equivalent."""
+        self._fallback = fallback
+        self._endpoint = endpoint
+        self._started: set[int] = set()  # choices
+        self._detail_counts: Counter[int] = Counter()
+
+    def _ensure_choice(self, index: int = 0) -> None:
+        """Start a choice with its first content: an error before it becomes an HTTP status."""
+        if self.envelope is None:
+            self.envelope = self._fallback
+        if index not in self._started:
+            self._started.add(index)
+            self.events.append(ev.ChoiceStart(index))
+
+    def _add_detail(self, choice: int = 0, **members: object) -> None:
+        """Make the event for a block of signed or encrypted reasoning."""
+        details = [{**members, "index": self._detail_counts[choice]}]
+        self._detail_counts[choice] += 1
+        fields = {REASONING_DETAILS: details}
+        self.events.append(ev.UnknownFields(choice, ev.FieldLocation.DELTA, fields, in_own_chunk=True))
 
 
 def finish_reason_or_failure(word: str, endpoint: Endpoint, field: str) -> str | Failure:
     """Return the finish reason for a word of the server, or the failure of an answer that counts as interrupted."""
     return finish_reason_for(word, endpoint) or interrupted_failure(word, field=field)
-
-
-def reasoning_detail(index: int, choice: int = 0, /, **members: object) -> UnknownFields:
-    """Return the event for a block of signed or encrypted reasoning."""
-    entry: Json = {**members, "index": index}
-    return UnknownFields(choice, Location.DELTA, {REASONING_DETAILS: [entry]}, in_own_chunk=True)
 
 
 class DialectReader(EventReader):
@@ -112,5 +127,5 @@ class DialectReader(EventReader):
                 self.has_failed = True
                 events.append(failure)
         elif output:
-            events.append(KeepAlive())
+            events.append(ev.KeepAlive())
         return events

@@ -7,7 +7,7 @@ import msgspec
 
 from welldone.protocol import events as ev
 from welldone.protocol.collect import CollectedReply
-from welldone.protocol.dialects.base import TranslatedDialect, UsageSource, arguments_object, complete_tool_calls
+from welldone.protocol.dialects.base import TranslatedDialect, UsageSource, arguments_object, tool_calls_with_arguments
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Event, Failure, Json, Usage
 from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
@@ -40,7 +40,8 @@ class OllamaDialect(TranslatedDialect):
     def encode_reply(self, envelope: Envelope, reply: CollectedReply) -> bytes:
         """Encode a non-streamed reply."""
         answer = reply.choices[0]
-        calls = [_tool_call_object(call.name, arguments) for call, arguments in complete_tool_calls(answer)]
+        found = tool_calls_with_arguments(answer)
+        calls = [_tool_call_object(call.name, arguments) for call, arguments in found if arguments is not None]
         content = self.content_fields(answer.text + answer.refusal, answer.reasoning, calls)
         return _encode(self.line_object(envelope, content) | self.final_fields(answer.finish_reason, reply.usage))
 

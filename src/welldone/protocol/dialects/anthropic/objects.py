@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from welldone.protocol.collect import CollectedChoice
-from welldone.protocol.dialects.base import complete_tool_calls
+from welldone.protocol.dialects.base import tool_calls_with_arguments
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Failure, Json, Usage
 from welldone.protocol.fields import parse_count, unread_usage
@@ -154,7 +154,8 @@ def content_blocks(answer: CollectedChoice) -> list[Json]:
     blocks += [text_block(text) for text in (answer.text, answer.refusal) if text]
     blocks += [
         tool_use_block(call.id, call.name, arguments, call.extra_fields)
-        for call, arguments in complete_tool_calls(answer)
+        for call, arguments in tool_calls_with_arguments(answer)
+        if arguments is not None
     ]
     return [reply_block(block) for block in blocks]
 

@@ -3,16 +3,16 @@
 import msgspec
 
 from welldone.protocol.dialects.anthropic.emitter import BLOCK_TEXT_DELTAS, MessagesEmitter
-from welldone.protocol.dialects.dialect_reader import finish_reason_or_failure, reasoning_detail
+from welldone.protocol.dialects.dialect_reader import EventSink, finish_reason_or_failure
 from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import ChoiceStart, Event, Failure, Finish, Json, Reasoning, Text, ToolArguments, ToolCall
+from welldone.protocol.events import Failure, Finish, Json, Reasoning, Text, ToolArguments, ToolCall
 
 THINKING_FORMAT = "anthropic-claude-v1"
 """OpenRouter's name for the format of these reasoning details."""
 _CALL_MEMBERS = frozenset({"type", "id", "name", "input"})
 
 
-class MessagesEvents(MessagesEmitter):
+class MessagesEvents(MessagesEmitter, EventSink):
     """Makes events instead of bytes; all methods return no bytes.
 
     Blocks that only Anthropic's servers fill, such as those of hosted tools, and citations have no event.
@@ -20,13 +20,8 @@ class MessagesEvents(MessagesEmitter):
 
     def __init__(self, fallback: Envelope, endpoint: Endpoint) -> None:
         super().__init__()
-        self.events: list[Event] = []
-        self.envelope: Envelope | None = None
-        self.failure: Failure | None = None
-        self._fallback = fallback
-        self._endpoint = endpoint
+        EventSink.__init__(self, fallback, endpoint)
         self._call_index = -1
-        self._detail_count = 0
         self._thinking: list[str] = []  # of the open block, which its signature covers
         self._signature = ""
 
@@ -46,7 +41,7 @@ class MessagesEvents(MessagesEmitter):
             extra_fields = {name: value for name, value in block.items() if name not in _CALL_MEMBERS}
             self.events.append(ToolCall(0, self._call_index, block["id"], block["name"], extra_fields))
         elif self.block == "redacted_thinking":
-            self._add_detail(type="reasoning.encrypted", data=block["data"])
+            self._add_detail(type="reasoning.encrypted", data=block["data"], format=THINKING_FORMAT)
         return b""
 
     def add_text(self, text: str) -> bytes:
@@ -82,7 +77,7 @@ class MessagesEvents(MessagesEmitter):
         """End the open block. A signature is sent with the text that it covers, as the server wants both back."""
         if self._signature:
             text = "".join(self._thinking)
-            self._add_detail(type="reasoning.text", text=text, signature=self._signature)
+            self._add_detail(type="reasoning.text", text=text, signature=self._signature, format=THINKING_FORMAT)
         self._thinking, self._signature, self.block = [], "", None
         return b""
 
@@ -96,12 +91,3 @@ class MessagesEvents(MessagesEmitter):
         else:
             self.events.append(Finish(0, reason, delta["stop_sequence"]))
         return b""
-
-    def _ensure_choice(self) -> None:
-        if self.envelope is None:
-            self.envelope = self._fallback
-            self.events.append(ChoiceStart(0))
-
-    def _add_detail(self, **members: object) -> None:
-        self.events.append(reasoning_detail(self._detail_count, **members, format=THINKING_FORMAT))
-        self._detail_count += 1

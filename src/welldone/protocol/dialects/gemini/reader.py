@@ -1,19 +1,21 @@
 """Reader of the Gemini API: makes events from the parts of the candidates."""
 
+from collections import Counter
+
 import msgspec
 
 from welldone.protocol import events as ev
-from welldone.protocol.dialects.dialect_reader import reasoning_detail
+from welldone.protocol.dialects.dialect_reader import EventSink
 from welldone.protocol.dialects.gemini import objects
 from welldone.protocol.dialects.gemini.repair import ElementOutput, IndexedCandidates
 from welldone.protocol.dialects.gemini.writer import GeminiDialect
 from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import Event, Failure, Json
+from welldone.protocol.events import Json
 from welldone.protocol.finish_reasons import finish_reason_for, finish_word, interrupted_failure
 from welldone.protocol.lenient_json import as_list, as_object
 
 
-class GeminiEvents(ElementOutput):
+class GeminiEvents(ElementOutput, EventSink):
     """Makes events instead of bytes; all methods return no bytes.
 
     Parts that only Google's servers fill, such as images, code and its results, and citations have no event.
@@ -21,13 +23,8 @@ class GeminiEvents(ElementOutput):
 
     def __init__(self, fallback: Envelope, endpoint: Endpoint) -> None:
         super().__init__(GeminiDialect())
-        self.events: list[Event] = []
-        self.envelope: Envelope | None = None
-        self.failure: Failure | None = None
-        self._fallback = fallback
-        self._endpoint = endpoint
-        self._call_counts: dict[int, int] = {}  # of the choices that have started
-        self._signature_counts: dict[int, int] = {}
+        EventSink.__init__(self, fallback, endpoint)
+        self._call_counts: Counter[int] = Counter()
 
     def add(self, element: Json, candidates: IndexedCandidates) -> bytes:
         """Read an element."""
@@ -36,7 +33,7 @@ class GeminiEvents(ElementOutput):
             self._fallback = msgspec.structs.replace(self._fallback, model=model)
         for index, candidate in candidates:
             self._read_candidate(index, candidate)
-        if as_object(element.get("promptFeedback")).get("blockReason") and not self._call_counts:
+        if as_object(element.get("promptFeedback")).get("blockReason") and not self._started:
             self._ensure_choice(0)
             self.events.append(ev.Finish(0, "content_filter"))
         return b""
@@ -79,24 +76,13 @@ class GeminiEvents(ElementOutput):
         if isinstance(text := part.get("text"), str) and text:
             self.events.append(ev.Reasoning(index, text) if part.get("thought") is True else ev.Text(index, text))
         if isinstance(signature, str) and signature:
-            number = self._signature_counts.get(index, 0)
-            self._signature_counts[index] = number + 1
-            members = {"type": "reasoning.encrypted", "data": signature, "format": objects.REASONING_FORMAT}
-            self.events.append(reasoning_detail(number, index, **members))
+            self._add_detail(index, type="reasoning.encrypted", data=signature, format=objects.REASONING_FORMAT)
 
     def _read_call(self, index: int, call: Json, extra_fields: Json) -> None:
         """Read a call. One without an id gets one from the repair of events."""
         number = self._call_counts[index]
-        self._call_counts[index] = number + 1
+        self._call_counts[index] += 1
         call_id, name = (value if isinstance(value := call.get(key), str) else "" for key in ("id", "name"))
         self.events.append(ev.ToolCall(index, number, call_id, name, extra_fields))
         args = call.get("args")
         self.events.append(ev.ToolArguments(index, number, msgspec.json.encode({} if args is None else args).decode()))
-
-    def _ensure_choice(self, index: int) -> None:
-        """Start a choice with its first content: an error before it becomes an HTTP status."""
-        if self.envelope is None:
-            self.envelope = self._fallback
-        if index not in self._call_counts:
-            self._call_counts[index] = 0
-            self.events.append(ev.ChoiceStart(index))

@@ -11,8 +11,14 @@ import msgspec
 
 from welldone.protocol import events as ev
 from welldone.protocol import sse
-from welldone.protocol.collect import CollectedChoice, CollectedReply
-from welldone.protocol.dialects.base import TranslatedDialect, UsageSource, arguments_object, known_usage
+from welldone.protocol.collect import CollectedChoice, CollectedReply, CollectedToolCall
+from welldone.protocol.dialects.base import (
+    TranslatedDialect,
+    UsageSource,
+    arguments_object,
+    known_usage,
+    tool_calls_with_arguments,
+)
 from welldone.protocol.dialects.chat import TEXT_MARKER, TEXT_MARKER_BYTES, escape_line_breaks
 from welldone.protocol.dialects.gemini import objects
 from welldone.protocol.envelope import Envelope
@@ -72,14 +78,8 @@ class GeminiDialect(TranslatedDialect):
         parts += [objects.text_part(text) for text in (answer.text, answer.refusal) if text]
         parts += objects.signature_parts(answer.delta_fields)
         ending = CandidateEnd(answer.finish_reason)
-        for call in answer.tool_calls:
-            is_last = call is answer.tool_calls[-1]
-            part = ending.call_part(
-                ev.ToolCall(index, 0, call.id, call.name, call.extra_fields, call.is_custom),
-                call.arguments,
-                is_cut=answer.finish_reason in TRUNCATED_REASONS and (is_last or not call.is_custom),
-            )
-            parts += [] if part is None else [part]
+        for call, arguments in tool_calls_with_arguments(answer):
+            parts += ending.call_parts(call, arguments)
         members = ending.members() | objects.logprobs_members(answer.logprobs or {})
         return objects.candidate_object(index, parts or [objects.text_part("")], members)
 
@@ -118,13 +118,12 @@ class CandidateEnd:
         """OpenAI's finish reason."""
         self._malformed_call = ""
 
-    def call_part(self, call: ev.ToolCall, text: str, *, is_cut: bool) -> Json | None:
-        """Return the part of a call; None if its arguments are incomplete or not an object."""
-        arguments = arguments_object(text, is_custom=call.is_custom, is_cut=is_cut)
+    def call_parts(self, call: ev.ToolCall | CollectedToolCall, arguments: msgspec.Raw | None) -> list[Json]:
+        """Return the part of a call; none if its arguments are incomplete or not an object."""
         if arguments is not None:
-            return objects.call_part(call.id, call.name, arguments, call.extra_fields)
+            return [objects.call_part(call.id, call.name, arguments, call.extra_fields)]
         self._malformed_call = call.name  # unless the answer was truncated
-        return None
+        return []
 
     def members(self) -> Json:
         """Return the members of the candidate."""
@@ -245,5 +244,5 @@ class GeminiWriter:
         if index not in self._calls:
             return b""
         call, pieces = self._calls.pop(index)
-        part = self._ends[index].call_part(call, "".join(pieces), is_cut=is_cut)
-        return b"" if part is None else self._write_part(index, part)
+        arguments = arguments_object("".join(pieces), is_custom=call.is_custom, is_cut=is_cut)
+        return b"".join([self._write_part(index, part) for part in self._ends[index].call_parts(call, arguments)])

@@ -5,12 +5,12 @@ from collections import deque
 import msgspec
 
 from welldone.protocol import events as ev
-from welldone.protocol.dialects.dialect_reader import finish_reason_or_failure, reasoning_detail
+from welldone.protocol.dialects.dialect_reader import EventSink, finish_reason_or_failure
 from welldone.protocol.dialects.responses import emitter as em
 from welldone.protocol.dialects.responses.emitter import OutputItem, ResponsesEmitter, TextAccumulator
 from welldone.protocol.dialects.responses.objects import extra_call_members, response_object
 from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import Event, Failure, Json
+from welldone.protocol.events import Failure, Json
 
 REASONING_FORMAT = "openai-responses-v1"
 """OpenRouter's name for the format of these reasoning details."""
@@ -18,21 +18,16 @@ _PART_GAP = "\n\n"
 """Between two parts of the reasoning, which a summary has for each thought."""
 
 
-class ResponsesEvents(ResponsesEmitter):
+class ResponsesEvents(ResponsesEmitter, EventSink):
     """Makes events instead of bytes. Items of hosted tools and annotations have no event."""
 
     def __init__(self, fallback: Envelope, endpoint: Endpoint) -> None:
         super().__init__(response_object(fallback, {}), is_silent=True)
-        self.events: list[Event] = []
-        self.envelope: Envelope | None = None
-        self.failure: Failure | None = None
-        self._fallback = fallback
-        self._endpoint = endpoint
+        EventSink.__init__(self, fallback, endpoint)
         self._call_indices: dict[TextAccumulator, int] = {}
         self._open_part: TextAccumulator | None = None  # the part whose text is sent
         self._waiting: deque[TextAccumulator] = deque()  # parts with text that is sent after it
         self._reasoning: TextAccumulator | None = None  # the last part with reasoning
-        self._detail_count = 0
 
     def keep_alive(self, *, is_event: bool = False) -> None:
         """Make a keep-alive."""
@@ -86,9 +81,7 @@ class ResponsesEvents(ResponsesEmitter):
         super().close_item(item, status, value, others)
         encrypted = item.value.get("encrypted_content")
         if item.kind == "reasoning" and isinstance(encrypted, str) and encrypted:
-            members = {"type": "reasoning.encrypted", "data": encrypted, "id": item.id, "format": REASONING_FORMAT}
-            self.events.append(reasoning_detail(self._detail_count, **members))
-            self._detail_count += 1
+            self._add_detail(type="reasoning.encrypted", data=encrypted, id=item.id, format=REASONING_FORMAT)
 
     def end_response(self, status: str, changes: Json, others: Json | None = None) -> Json:
         """Finish the choice, unless the Response has failed."""
@@ -104,11 +97,10 @@ class ResponsesEvents(ResponsesEmitter):
             self.events.append(ev.Finish(0, reason))
         return final
 
-    def _ensure_choice(self) -> None:
-        """Start the choice with the first item: an error before it becomes an HTTP status."""
+    def _ensure_choice(self, index: int = 0) -> None:
         if self.envelope is None:
             self.envelope = msgspec.structs.replace(self._fallback, model=self.response["model"])
-            self.events.append(ev.ChoiceStart(0))
+        super()._ensure_choice(index)
 
     def _add_event(self, accumulator: TextAccumulator, text: str) -> None:
         match accumulator.kind:
