@@ -15,7 +15,6 @@ from tests.table import table
 from welldone.gateway.queue import RequestQueue
 from welldone.protocol.catalog import RULES
 from welldone.server.observe.metrics import MODELS_LIMIT, OTHER, Metrics
-from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.timing import StreamTimes
 
 
@@ -36,12 +35,6 @@ class FakeQueue:
     waiting = 2
     slots = 4
     capacity = 14
-
-
-class FakeRecorder:
-    """A fake recorder."""
-
-    dropped = 4
 
 
 def _read(metrics: Metrics) -> dict[str, dict[str, dict[tuple[str, ...], float]]]:
@@ -102,7 +95,7 @@ def _used() -> Metrics:
     metrics.count_stream_failure("engine_died")
     metrics.count_disconnect()
     metrics.count_retries(3)
-    metrics.watch_readiness(lambda: False)
+    metrics.watch("welldone_ready", lambda: False)
     metrics.set_engine_state("m", is_up=True, restarts=2)
     metrics.set_standby("m", is_ready=True)
     metrics.add_engine_metrics("m", "# HELP x\nllamacpp:n_decode_total 17\nllamacpp:prompt_tokens_total 1\n")
@@ -269,7 +262,7 @@ def _used_upstreams() -> Metrics:
     clock = Clock()
     metrics = Metrics([], ["lab", "cloud"], clock=clock)
     metrics.watch_upstream_queues({"lab": cast("RequestQueue", FakeQueue())})
-    metrics.watch_recorder(cast("TraceRecorder", FakeRecorder()))
+    metrics.watch("welldone_recordings_dropped", lambda: 4)
     metrics.count_upstream_attempt("lab", 200)
     metrics.count_upstream_attempt("lab", "unreachable")
     metrics.count_upstream_repairs("lab", ["delta-role-once", "delta-role-once", "no rule"])
@@ -387,7 +380,8 @@ def test_an_added_model_is_reported_before_its_first_answer() -> None:
 def test_tasks_are_counted_from_another_thread() -> None:
     async def work() -> list[float]:
         metrics = Metrics(["m"])
-        metrics.watch_loop(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        metrics.watch("welldone_tasks", lambda: len(asyncio.all_tasks(loop)))
         counts = [_values(metrics, "welldone_tasks")[()]]
         other = asyncio.create_task(asyncio.Event().wait())
         counts.append((await asyncio.to_thread(_values, metrics, "welldone_tasks"))[()])

@@ -91,7 +91,7 @@ class Routes:
         for upstream in parts.upstreams.all:
             if upstream.is_unassigned:
                 self.upstream_changed(upstream)  # all others count as healthy until the first probe
-        parts.metrics.watch_readiness(lambda: self._readiness_error() is None)
+        parts.metrics.watch("welldone_ready", lambda: self._readiness_error() is None)
         self._openapi_document = b""  # built on the first request, and again after a reload
         self._routes = self._build_routes()
         if parts.worker_sync is not None:

@@ -93,8 +93,8 @@ class Server:
         )
         self._worker_sync = None if worker is None else WorkerSync(worker, self._metrics.render)
         self._stream_store: SharedStore | None = None
-        if self._store is not None:
-            self._metrics.watch_store(self._store)
+        if (store := self._store) is not None:
+            self._metrics.watch("welldone_limits_store_up", lambda: store.is_up)
         if config.limits.store is not None and settings.resume_s > 0:  # with connections of its own: copies are larger
             self._stream_store = SharedStore(connect_store(config.limits.store), use=STREAM_COPIES)
         self._response_store: SharedStore | None = None
@@ -102,8 +102,8 @@ class Server:
             self._response_store = SharedStore(connect_store(config.limits.store), use=RESPONSE_COPIES)
         self._pool = ConnectionPool()
         self._recorder = None if settings.record is None else TraceRecorder(settings.record, secrets=secrets)
-        if self._recorder is not None:
-            self._metrics.watch_recorder(self._recorder)
+        if (recorder := self._recorder) is not None:
+            self._metrics.watch("welldone_recordings_dropped", lambda: recorder.dropped)
         self._tracer: RequestTracer | None = None
         if config.is_traced:  # the library is an optional dependency, and slow to import
             module = importlib.import_module("welldone.server.observe.otel")
@@ -167,7 +167,8 @@ class Server:
             settings.host, settings.port, tls=self._tls, sockets=sockets, worker=place
         )
         self._app.origins = self._origin_policy(self.port)
-        self._metrics.watch_loop(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self._metrics.watch("welldone_tasks", lambda: len(asyncio.all_tasks(loop)))
         if self._recorder is not None:
             self._recorder.start()
         await self.supervisor.start()

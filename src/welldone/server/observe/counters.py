@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
+from operator import add
 
 import msgspec
 
@@ -89,12 +90,7 @@ class WindowCounts(msgspec.Struct):
 
     def plus(self, other: "WindowCounts") -> "WindowCounts":
         """The sum."""
-        return WindowCounts(
-            requests=self.requests + other.requests,
-            failures=self.failures + other.failures,
-            repaired=self.repaired + other.repaired,
-            breaking=self.breaking + other.breaking,
-        )
+        return WindowCounts(*map(add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
 
 
 class RecentCounts:
@@ -143,7 +139,7 @@ class UpstreamCounts(msgspec.Struct):
         return UpstreamCounts(
             running=self.running + other.running,
             waiting=self.waiting + other.waiting,
-            ttft_counts=[one + another for one, another in zip(self.ttft_counts, other.ttft_counts, strict=True)],
+            ttft_counts=list(map(add, self.ttft_counts, other.ttft_counts)),
             findings=dict(Counter(self.findings) + Counter(other.findings)),
             attempts=dict(Counter(self.attempts) + Counter(other.attempts)),
             window=self.window.plus(other.window),

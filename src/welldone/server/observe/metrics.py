@@ -4,7 +4,6 @@ Counters are plain numbers, converted to Prometheus families on a scrape. Label 
 others become `other`. Updates belong to one event loop; `render` may run in another thread.
 """
 
-import asyncio
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,10 +17,8 @@ from prometheus_client.registry import Collector
 from welldone import __version__
 from welldone.gateway.queue import RequestQueue
 from welldone.protocol.catalog import RULES, Severity
-from welldone.server.access.store import SharedStore
 from welldone.server.observe.counters import Histogram, MetricSeries, RecentCounts, TokenRate, UpstreamCounts
 from welldone.server.observe.log import Redactor
-from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.timing import INTER_TOKEN_BUCKETS_S, StreamTimes
 from welldone.server.reload import RELOAD_OUTCOMES
 from welldone.server.resume.streams import StreamRegistry
@@ -109,6 +106,16 @@ _GAUGES: Mapping[str, tuple[str, ...]] = {
     "welldone_upstream_failing": ("Whether all recent requests failed.", "upstream"),
     "welldone_upstream_breaker_state": ("1 for the current state of the circuit breaker.", "upstream", "state"),
 }
+_WATCHED: Mapping[str, tuple[type[CounterMetricFamily] | type[GaugeMetricFamily], str]] = {
+    "welldone_limits_store_up": (GaugeMetricFamily, "Whether the store of limits is available."),
+    "welldone_recordings_dropped": (CounterMetricFamily, "Recordings that were dropped."),
+    "welldone_resumable_streams": (GaugeMetricFamily, "Streams that can be resumed, running and ended."),
+    "welldone_resumable_bytes": (GaugeMetricFamily, "Memory of their events."),
+    "welldone_ready": (GaugeMetricFamily, "Whether requests can be served: 1 if /health returns 200."),
+    # Growth shows a leak before memory does.
+    "welldone_tasks": (GaugeMetricFamily, "Tasks of the event loop."),
+}
+"""Values of other parts."""
 _HISTOGRAMS = {
     # The help text, the bounds of the buckets, and the label.
     "welldone_time_to_first_token_seconds": ("Time from a request to its first token.", TTFT_BUCKETS_S, "model"),
@@ -146,7 +153,7 @@ class Metrics(Collector):
         self._recent: dict[str, RecentCounts] = {}
         self._queues: Mapping[str, RequestQueue] = {}
         self._upstream_queues: Mapping[str, RequestQueue] = {}
-        self._watched: list[Callable[[], Metric]] = []  # values that are read on each scrape
+        self._watched: dict[str, Callable[[], float]] = {}
         self._active_streams = 0
         self._speeds = {model: (TokenRate(), TokenRate()) for model in self._models}  # of prompts and completions
         known: dict[tuple[str, ...], list[tuple[str, ...]]] = {
@@ -413,32 +420,14 @@ class Metrics(Collector):
             for name, queue in self._upstream_queues.items()
         }
 
-    def watch_recorder(self, recorder: TraceRecorder) -> None:
-        """Report the dropped recordings."""
-        name, help_text = "welldone_recordings_dropped", "Recordings that were dropped."
-        self._watched.append(lambda: CounterMetricFamily(name, help_text, value=recorder.dropped))
-
-    def watch_store(self, store: SharedStore) -> None:
-        """Report whether the store is available."""
-        name, help_text = "welldone_limits_store_up", "Whether the store of limits is available."
-        self._watched.append(lambda: GaugeMetricFamily(name, help_text, value=int(store.is_up)))
+    def watch(self, name: str, read: Callable[[], float]) -> None:
+        """Report a value of `_WATCHED`, which is read on each scrape."""
+        self._watched[name] = read
 
     def watch_streams(self, streams: StreamRegistry) -> None:
         """Report the number and the memory of resumable streams."""
-        name, help_text = "welldone_resumable_streams", "Streams that can be resumed, running and ended."
-        self._watched.append(lambda: GaugeMetricFamily(name, help_text, value=len(streams)))
-        size_name, size_help = "welldone_resumable_bytes", "Memory of their events."
-        self._watched.append(lambda: GaugeMetricFamily(size_name, size_help, value=streams.size_bytes))
-
-    def watch_readiness(self, is_ready: Callable[[], bool]) -> None:
-        """Report whether requests can be served, as `/health` does."""
-        name, help_text = "welldone_ready", "Whether requests can be served: 1 if /health returns 200."
-        self._watched.append(lambda: GaugeMetricFamily(name, help_text, value=int(is_ready())))
-
-    def watch_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Report the number of tasks: growth shows a leak before memory does."""
-        name, help_text = "welldone_tasks", "Tasks of the event loop."
-        self._watched.append(lambda: GaugeMetricFamily(name, help_text, value=len(asyncio.all_tasks(loop))))
+        self.watch("welldone_resumable_streams", lambda: len(streams))
+        self.watch("welldone_resumable_bytes", lambda: streams.size_bytes)
 
     def render(self) -> tuple[str, bytes]:
         """The content type and the body of /metrics."""
@@ -457,8 +446,9 @@ class Metrics(Collector):
                 gauge.add_metric([value], number)
             yield gauge
         yield GaugeMetricFamily("welldone_active_streams", "Answers in progress.", value=self._active_streams)
-        for watched in self._watched:
-            yield watched()
+        for name, read in self._watched.items():
+            family, help_text = _WATCHED[name]
+            yield family(name, help_text, value=read())
 
     def _gauges(self) -> Iterator[tuple[str, str, str, dict[str, float]]]:
         """Name, help, label and values of the gauges that are computed on each scrape."""
