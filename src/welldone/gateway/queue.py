@@ -28,10 +28,6 @@ class RequestQueue:
     ) -> None:
         self.running: int = 0
         self.admitted: int = 0
-        self.rejected: int = 0
-        """Requests that found the queue full."""
-        self.timed_out: int = 0
-        """Requests that waited too long."""
         self.slots: int = max(1, slots)
         """Requests that may run at once."""
         self._max_waiting = max_waiting
@@ -128,7 +124,6 @@ class RequestQueue:
         except TimeoutError:
             # The slot may have been granted in the same loop iteration: then the request has it.
             if not _is_granted(waiter):
-                self.timed_out += 1
                 message = f"This request was not started within {self._wait_s:g} seconds."
                 raise self._overload_error(503, message, "queue_timeout") from None
         except asyncio.CancelledError:
@@ -151,8 +146,7 @@ class RequestQueue:
                 waiter.set_result(None)
 
     def queue_full_error(self) -> ApiError:
-        """Count a rejected request and return its error."""
-        self.rejected += 1
+        """Return the error of a request that finds the queue full."""
         return self._overload_error(429, "The queue of this model is full.", "queue_full")
 
     def _overload_error(self, status: int, message: str, code: str) -> ApiError:

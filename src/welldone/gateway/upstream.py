@@ -294,8 +294,7 @@ class Upstream:
         """Record the result of a request: None, or the outcome of its failure."""
         if failure == OUTCOME_UNFINISHED:
             self.unfinished_count += 1
-            if str(self.unfinished_count).strip("0") == "1":  # 1, 10, 100: the log has a line for each
-                self._on_change(self)
+            self._on_change(self)
         was_failing = self._failed_requests >= FAILING_AFTER_REQUESTS
         self._failed_requests = 0 if failure is None else self._failed_requests + 1
         self._last_failure = failure or ""
