@@ -20,7 +20,7 @@ import msgspec
 from welldone.cli import ui
 from welldone.cli.banner import redacted_url
 from welldone.cli.options import CA_FILE, CommandParser
-from welldone.cli.running_server import root_address, untrusted_message
+from welldone.cli.running_server import NoServerError, RunningServerError, ask_server, root_address
 from welldone.cli.serve import read_server_config
 from welldone.cli.ui import ExitCode
 from welldone.config.builtin_model import DEFAULT_MODEL
@@ -30,13 +30,10 @@ from welldone.engines.models.install import format_size
 from welldone.engines.models.repository import find_configured_model
 from welldone.engines.models.store import ModelEntry
 from welldone.gateway.model_list import ListedModel, parse_model_list
-from welldone.http.connect import HttpClientError
-from welldone.http.recording_client import record_response
 from welldone.protocol.lenient_json import as_object, as_positive_int
 from welldone.reporting import format_table, wrap_text
 
 _QUERY_TIMEOUT_S = 1.0  # a local server answers in milliseconds, and often none is running
-_MAX_REPLY_BYTES = 4 * 2**20  # thousands of models
 
 
 HERE, NOT_FETCHED, MISSING, BROKEN, COMMAND = "here", "not fetched", "missing", "broken", "command"
@@ -58,34 +55,18 @@ class ModelRow(msgspec.Struct, kw_only=True):
     problem: str | None = None
 
 
-class ModelQueryError(Exception):
-    """The server does not list its models. The message says why."""
-
-
-class NoServerError(ModelQueryError):
-    """No server answers at the URL."""
-
-
 def query_models(url: str, key: str | None, ca_file: str | None) -> list[ModelRow]:
-    """Return the models of the server at `url`. Raises `ModelQueryError`."""
+    """Return the models of the server at `url`. Raises `RunningServerError`."""
     address = root_address(url, key, ca_file)
-    absent = NoServerError(f"no server answers at {url}; start one with welldone serve")
     try:
-        # Proxy settings do not apply: the key must not be sent to a proxy.
-        reply = asyncio.run(
-            record_response(address, "GET", "/v1/models", timeout_s=_QUERY_TIMEOUT_S, limit_bytes=_MAX_REPLY_BYTES)
-        )
-    except HttpClientError as error:
-        if not error.is_untrusted:
-            raise absent from None
-        raise ModelQueryError(untrusted_message(url, error)) from None
-    if reply.status is None:
-        raise absent
+        reply = asyncio.run(ask_server(url, address, "GET", "/v1/models", timeout_s=_QUERY_TIMEOUT_S))
+    except NoServerError:
+        raise NoServerError(f"no server answers at {url}; start one with welldone serve") from None
     if reply.status in (401, 403):
-        raise ModelQueryError(f"the server at {url} requires a key: --api-key KEY, or WELLDONE_API_KEY")
+        raise RunningServerError(f"the server at {url} requires a key: --api-key KEY, or WELLDONE_API_KEY")
     models = parse_model_list(reply.body) if reply.status == 200 else None
     if models is None:
-        raise ModelQueryError(f"the server at {url} does not list models (status {reply.status})")
+        raise RunningServerError(f"the server at {url} does not list models (status {reply.status})")
     return [_parse_model(model, url) for model in models]
 
 
@@ -117,7 +98,7 @@ def run(arguments: list[str]) -> ExitCode:
     try:
         running = query_models(url, next(filter(None, keys), None), options.ca_file)
         _merge_running(rows, running)
-    except ModelQueryError as failure:
+    except RunningServerError as failure:
         error = failure
         # Without a running server the models of upstreams are unknown.
         rows += [ModelRow(name=one.name, state=UPSTREAM, source=redacted_url(one)) for one in config.upstreams]

@@ -18,6 +18,10 @@ class RunningServerError(Exception):
     """The server does not answer, or not as expected. The message says why, and what to do."""
 
 
+class NoServerError(RunningServerError):
+    """No server answers at the URL."""
+
+
 def find_running_server(
     url: str | None, key: str | None, config_file: str | None, ca_file: str | None
 ) -> tuple[str, Address]:
@@ -54,9 +58,9 @@ async def ask_server(url: str, address: Address, method: str, path: str, *, time
     except HttpClientError as error:
         if error.is_untrusted:
             raise RunningServerError(untrusted_message(url, error)) from None
-        raise RunningServerError(f"no server answers at {url}: {error}") from None
+        raise NoServerError(f"no server answers at {url}: {error}") from None
     if reply.status is None or not reply.is_complete:
-        raise RunningServerError(f"no server answers at {url}: {reply.error or 'the reply is incomplete'}")
+        raise NoServerError(f"no server answers at {url}: {reply.error or 'the reply is incomplete'}")
     return reply
 
 

@@ -67,7 +67,7 @@ class UpstreamLog:
             note(logging.WARNING, upstream.problem, url=redacted_url(upstream.settings))
         elif upstream.problem != before:
             note(logging.INFO, "the upstream has recovered")
-        digits = len(str(upstream.unfinished_count))
+        digits = len(str(upstream.unfinished_count))  # 1, 10, 100: there is a line for each
         if upstream.hint is not None and digits != self._unfinished_digits.get(upstream.name):
             self._unfinished_digits[upstream.name] = digits
             note(logging.WARNING, upstream.hint, url=redacted_url(upstream.settings))
@@ -222,7 +222,8 @@ def run(config: Config, read: Callable[[], Config]) -> int:
     has_keys = config.has_keys(keys)
 
     def announce(port: int) -> None:
-        _print_banner(config, port, has_keys, generated_key, [])
+        ui.print_lines(banner.banner_lines(config, port, has_keys=has_keys, generated_key=generated_key))
+        ui.flush_output()
         manager.ready("serving")
 
     try:
@@ -237,27 +238,6 @@ def run(config: Config, read: Callable[[], Config]) -> int:
         )
     except OSError as error:
         raise UsageError(_listen_error(settings, error)) from None
-
-
-def _print_banner(
-    config: Config,
-    port: int,
-    has_keys: bool,
-    generated_key: str | None,
-    engines: list[str],
-    listed_model: str | None = None,
-) -> None:
-    ui.print_lines(
-        banner.banner_lines(
-            config,
-            port,
-            has_keys=has_keys,
-            generated_key=generated_key,
-            listed_model=listed_model,
-            engines=engines,
-        )
-    )
-    ui.flush_output()
 
 
 class _ServerProcess:
@@ -381,9 +361,16 @@ class _ServerProcess:
 
     async def _announce(self) -> None:
         engines = await asyncio.to_thread(engine_lines, self._config)
-        model, reader = await self._listed_model(), self._reader
-        has_keys = self._config.has_keys(reader.keys)
-        _print_banner(self._config, self._server.port, has_keys, reader.generated_key, engines, model)
+        lines = banner.banner_lines(
+            self._config,
+            self._server.port,
+            has_keys=self._config.has_keys(self._reader.keys),
+            generated_key=self._reader.generated_key,
+            listed_model=await self._listed_model(),
+            engines=engines,
+        )
+        ui.print_lines(lines)
+        ui.flush_output()
         self._manager.ready("serving")
         if self._manager.watchdog_s is not None:
             self._keep_alive(self._manager.watchdog_s)
