@@ -143,24 +143,14 @@ def _narrow_preflight(exchange: MockExchange) -> MockReply:
     return msgspec.structs.replace(exchange.reply, headers=headers) if is_preflight else exchange.reply
 
 
-def _models_list_without_object(exchange: MockExchange) -> MockReply:
-    is_list = (exchange.http_request.method, exchange.path, exchange.reply.status) == ("GET", "/v1/models", 200)
-    return exchange.edited(lambda models: {"data": models["data"]}) if is_list else exchange.reply
+def _edits_path(method: str, path_end: str, edit: Callable[[Json], Json]) -> MockBehavior:
+    """Return a behaviour that edits the replies of one endpoint."""
 
+    def answer(exchange: MockExchange) -> MockReply:
+        is_meant = exchange.http_request.method == method and exchange.path.endswith(path_end)
+        return exchange.edited(edit) if is_meant and exchange.reply.status == 200 else exchange.reply
 
-def _renames_input_tokens(exchange: MockExchange) -> MockReply:
-    is_count = exchange.path == "/v1/messages/count_tokens" and exchange.reply.status == 200
-    return exchange.edited(lambda count: {"tokens": count["input_tokens"]}) if is_count else exchange.reply
-
-
-def _renames_total_tokens(exchange: MockExchange) -> MockReply:
-    is_count = exchange.path.endswith(":countTokens") and exchange.reply.status == 200
-    return exchange.edited(lambda count: {"tokens": count["totalTokens"]}) if is_count else exchange.reply
-
-
-def _renames_compaction(exchange: MockExchange) -> MockReply:
-    is_compaction = exchange.path == "/v1/responses/compact" and exchange.reply.status == 200
-    return exchange.edited(lambda reply: reply | {"object": "response"}) if is_compaction else exchange.reply
+    return answer
 
 
 def _closes_socket(exchange: MockExchange) -> MockReply:
@@ -351,13 +341,13 @@ BEHAVIORS: Mapping[str, MockBehavior] = {
     "cmpl-batch-index": _changes_request(_reversed_prompts),
     "cmpl-suffix": _ignores_field("suffix"),
     "resp-incomplete": _edits_replies(_reports_completed),
-    "resp-compact": _renames_compaction,
+    "resp-compact": _edits_path("POST", "/v1/responses/compact", lambda reply: reply | {"object": "response"}),
     "resp-socket": _closes_socket,
     "msg-max-tokens": _edits_replies(_reports_end_turn),
-    "msg-count-tokens": _renames_input_tokens,
+    "msg-count-tokens": _edits_path("POST", "/count_tokens", lambda count: {"tokens": count["input_tokens"]}),
     "gem-max-tokens": _edits_replies(_reports_stop),
-    "gem-count-tokens": _renames_total_tokens,
-    "ns-models-list": _models_list_without_object,
+    "gem-count-tokens": _edits_path("POST", ":countTokens", lambda count: {"tokens": count["totalTokens"]}),
+    "ns-models-list": _edits_path("GET", "/v1/models", lambda models: {"data": models["data"]}),
     "live-stop-not-leaked": _leaks_stop_string,
     "live-stop-holdback-flushed": _withholds_stop_prefix,
     "live-empty-generation": _changes_stream(_omits_role_when_empty),

@@ -77,15 +77,9 @@ class KeysApi(msgspec.Struct):
 
 
 def _key_object(key: SharedKey) -> Json:
-    return {
-        "object": "key",
-        "name": key.name,
-        "models": list(key.models),
-        "requests_per_minute": key.requests_per_minute,
-        "tokens_per_minute": key.tokens_per_minute,
-        "admin": key.admin,
-        "metrics": key.metrics,
-    }
+    fields_of_key = msgspec.structs.asdict(key)
+    del fields_of_key["slot"]
+    return {"object": "key", **fields_of_key}
 
 
 @contextmanager

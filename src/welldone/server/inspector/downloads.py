@@ -17,10 +17,10 @@ import msgspec
 from welldone.engines.models.hub_child import HubEvent, HubJob
 from welldone.engines.models.install import PullError, PullErrorKind, parse_hub_source
 from welldone.engines.models.store import model_name_of
-from welldone.engines.plan import PYTHON_MODULE
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.http.server import HttpResponse
 from welldone.server.app import RequestContext, json_response
+from welldone.server.inspector.children import start_child
 from welldone.server.observe import log
 from welldone.server.requests import fields
 from welldone.server.requests.fields import read_body
@@ -182,20 +182,7 @@ class Downloads:
     @asynccontextmanager
     async def _events(self, job: HubJob) -> AsyncIterator[AsyncIterator[HubEvent]]:
         """Run a job in a child process, which ends with the block."""
-        try:
-            child = await asyncio.create_subprocess_exec(
-                *PYTHON_MODULE,
-                _CHILD_MODULE,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                env=self._environment,
-                limit=_LINE_LIMIT_BYTES,
-                start_new_session=True,
-            )
-        except OSError:
-            message = "The server cannot start a process for this. Try again."
-            raise ApiError(503, message, code="server_busy", retry_after_s=1.0) from None
+        child = await start_child(_CHILD_MODULE, self._environment, "for this", limit=_LINE_LIMIT_BYTES)
         stdin, stdout = child.stdin, child.stdout
         assert stdin is not None
         assert stdout is not None

@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from welldone.engines.plan import PYTHON_MODULE
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol.dialects.chat import openai_error_object
 from welldone.protocol.envelope import Endpoint
@@ -29,6 +28,7 @@ from welldone.rules import trace as traces
 from welldone.rules.judge import LintFinding, has_content, judge
 from welldone.rules.trace import Trace
 from welldone.rules.view.view import ReplyKind, TraceView
+from welldone.server.inspector.children import start_child
 from welldone.server.inspector.steps import StepView, step_view
 from welldone.server.requests import fields
 from welldone.server.requests.fields import read_body
@@ -184,19 +184,8 @@ async def lint_in_child(job: LintJob) -> bytes:
     Raises:
         ApiError: the capture is not readable or takes too long, or the child does not start.
     """
-    try:
-        child = await asyncio.create_subprocess_exec(
-            *PYTHON_MODULE,
-            _CHILD_MODULE,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={name: os.environ[name] for name in _CHILD_ENVIRONMENT if name in os.environ},
-            start_new_session=True,
-        )
-    except OSError:
-        message = "The server cannot start a process to lint this capture. Try again."
-        raise ApiError(503, message, code="server_busy", retry_after_s=1.0) from None
+    environment = {name: os.environ[name] for name in _CHILD_ENVIRONMENT if name in os.environ}
+    child = await start_child(_CHILD_MODULE, environment, "to lint this capture")
     try:
         async with asyncio.timeout(LINT_TIMEOUT_S):
             output, _ = await child.communicate(msgspec.msgpack.encode(job))
