@@ -118,28 +118,14 @@ _NAMES = {
     ),
     "protocol.catalog": ("RULES", "Rule"),
     "protocol.envelope": ("Envelope",),
-    "protocol.events": (
-        "ChoiceStart",
-        "Event",
-        "EventOrderError",
-        "Failure",
-        "Finish",
-        "KeepAlive",
-        "Logprobs",
-        "Reasoning",
-        "Refusal",
-        "Text",
-        "ToolArguments",
-        "ToolCall",
-        "UnknownFields",
-        "Usage",
-        "WelldoneError",
-    ),
     "protocol.repair_log": ("RepairEntry",),
     "protocol.result": ("RepairResult",),
     "rules.judge": ("LintFinding", "LintReport", "LintVerdict"),
 }
-_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+_MODULES = dict.fromkeys(__all__, "protocol.events") | {
+    name: module for module, names in _NAMES.items() for name in names
+}
+"""Modules by name: those without an entry above are events."""
 
 
 if not TYPE_CHECKING:  # type checkers report unknown names

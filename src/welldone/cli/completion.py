@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from pkgutil import get_data
 from typing import NamedTuple
 
 from welldone.cli import ui
@@ -97,32 +98,8 @@ def _all_options() -> dict[str, list[Option]]:
     return {command: list(command_options(command_parser(command))) for command in COMMANDS}
 
 
-_BASH = r"""# bash completion of welldone, printed by: welldone completion bash
-
-_welldone() {
-    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words= values=
-    COMPREPLY=()
-    if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W "@commands@ --help --version" -- "$cur"))
-        return
-    fi
-    if [[ $cur == = ]]; then  # bash splits --option=value at the =
-        cur=
-    elif [[ $prev == = ]]; then
-        prev=${COMP_WORDS[COMP_CWORD-2]}
-    fi
-    case "${COMP_WORDS[1]} $prev" in
-@values@
-    esac
-    case ${COMP_WORDS[1]} in
-@options@
-    esac
-    if [[ $cur != -* ]]; then
-        words=$values
-    fi
-    COMPREPLY=($(compgen -W "$words" -- "$cur"))
-}
-complete -o bashdefault -o default -F _welldone welldone"""
+def _template(shell: str) -> str:
+    return (get_data("welldone.cli", f"completion.{shell}") or b"").decode().rstrip("\n")
 
 
 def _bash() -> str:
@@ -143,41 +120,8 @@ def _bash() -> str:
             else:
                 words = "" if option.takes_file else no_files.removesuffix("; ")
             values.append(f"        {pattern}) {f'{words}; ' if words else ''}return ;;")
-    text = _BASH.replace("@commands@", " ".join(COMMANDS))
+    text = _template("bash").replace("@commands@", " ".join(COMMANDS))
     return text.replace("@values@", "\n".join(values)).replace("@options@", "\n".join(options))
-
-
-_ZSH = r"""#compdef welldone
-# zsh completion of welldone, printed by: welldone completion zsh
-
-_welldone_models() {
-    local -a models
-    models=(${(f)"$(@models@)"})
-    _alternative 'models:model:compadd -a models' 'files:file:_files'
-}
-
-_welldone() {
-    local -a commands
-    commands=(
-@commands@
-    )
-    if ((CURRENT == 2)); then
-        _describe command commands
-        return
-    fi
-    local command=$words[2]
-    shift words
-    ((CURRENT--))
-    case $command in
-@options@
-    esac
-}
-
-if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
-    _welldone "$@"
-else
-    compdef _welldone welldone
-fi"""
 
 
 def _zsh() -> str:
@@ -193,7 +137,7 @@ def _zsh() -> str:
             specs += [f"*{flag}[{text}]{value if option.has_value else ''}" for flag in option.flags]
         lines = " \\\n".join(f"                {shlex.quote(spec)}" for spec in specs)
         cases.append(f"        {command})\n            _arguments \\\n{lines}\n            ;;")
-    text = _ZSH.replace("@models@", MODELS_COMMAND).replace("@commands@", "\n".join(commands))
+    text = _template("zsh").replace("@models@", MODELS_COMMAND).replace("@commands@", "\n".join(commands))
     return text.replace("@options@", "\n".join(cases))
 
 
