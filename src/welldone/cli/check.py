@@ -183,24 +183,20 @@ def _settings(options: Namespace) -> CheckSettings:
     # Values from the environment, which the commands to reproduce a finding name instead.
     secrets = [*options.header, *([] if options.api_key is None else [(AUTHORIZATION, options.api_key)])]
     variables = {name: value.removeprefix(ENV_PREFIX) for name, value in secrets if value.startswith(ENV_PREFIX)}
+    names = ("model", "ca_file", "extra", "endpoint", "jobs", "record")
     return CheckSettings(
+        **{name: getattr(options, name) for name in names},
         url=option_types.server_url(options.url),
-        model=options.model,
         key=option_types.server_key(options.api_key),
         env_variables=variables,
-        ca_file=options.ca_file,
         is_verified=not options.insecure,
         headers=option_types.resolve_headers(options.header),
-        extra=options.extra,
-        endpoint=options.endpoint,
         only=parse_probe_names(_split_list(options.only), options.endpoint),
         skip=parse_probe_names(_split_list(options.skip), options.endpoint),
         rules=parse_rule_ids(options.rule),
         profile=parse_profile(options.profile),
         is_strict=options.strict,
         known=None if options.baseline is None else _baseline_rules(options.baseline),
-        jobs=options.jobs,
-        record=options.record,
         timeouts=Timeouts(reply_s=options.timeout),
         docs_url=options.docs_url or _default_docs_url(),
     )

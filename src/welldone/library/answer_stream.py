@@ -63,22 +63,13 @@ class AnswerStream:
 
     def __init__(
         self,
-        model: str,
+        envelope: Envelope,
         dialect: Dialect,
-        *,
         facts: RequestFacts,
-        id: str | None,
-        created: int | None,
-        fingerprint: str | None = None,
         send: SendFunction | None,
         start_usage: Usage | None = None,
     ) -> None:
-        if not isinstance(model, str) or not model:
-            raise TypeError(f"model must be the name of the model; got {model!r}")
-        stem = new_id_stem()
-        self._envelope = Envelope(
-            id or ID_PREFIX[self._ENDPOINT] + stem, current_time() if created is None else created, model, fingerprint
-        )
+        self._envelope = envelope
         self._dialect = dialect
         self._choice_count = facts.choice_count or 1
         self._needs_usage = facts.include_usage is True
@@ -91,8 +82,18 @@ class AnswerStream:
         self._choices = [_ChoiceState() for _ in range(self._choice_count)]
         self._has_started = False
         self._open: set[int] = set()  # choices that are not finished, after the start
-        self._new_call_id = map(f"{self._CALL_ID_PREFIX}{stem}{{}}".format, count(1)).__next__
-        self._writer = dialect.make_writer(self._envelope, lambda: start_usage)  # no reference to self: a cycle
+        self._new_call_id = map(f"{self._CALL_ID_PREFIX}{new_id_stem()}{{}}".format, count(1)).__next__
+        self._writer = dialect.make_writer(envelope, lambda: start_usage)  # no reference to self: a cycle
+
+    @classmethod
+    def _make_envelope(
+        cls, model: str, id: str | None, created: int | None, fingerprint: str | None = None
+    ) -> Envelope:
+        """Return the envelope of a new answer."""
+        if not isinstance(model, str) or not model:
+            raise TypeError(f"model must be the name of the model; got {model!r}")
+        created = current_time() if created is None else created
+        return Envelope(id or ID_PREFIX[cls._ENDPOINT] + new_id_stem(), created, model, fingerprint)
 
     @property
     def id(self) -> str:

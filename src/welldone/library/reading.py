@@ -166,21 +166,13 @@ def collect(events: Iterable[Event], endpoint: EndpointName = "chat") -> dict[st
     """
     if isinstance(events, str | bytes) or not isinstance(events, Iterable):
         raise TypeError(f"collect takes events; got {type(events).__name__}. Write collect(parse(data))")
-    reply = folding.collect(events)
-    if isinstance(events, EventStream):
-        reply.usage = reply.usage or events.result.usage
-        return _reply_object(reply, events.envelope, events.endpoint)
-    return _reply_object(reply, None, parse_readable_endpoint(endpoint))
+    return _reply_object(folding.collect(events), events, endpoint)
 
 
 async def acollect(events: AsyncIterable[Event], endpoint: EndpointName = "chat") -> dict[str, Any]:
     """Do the same as `collect` with the result of `aparse`."""
     require_async_iterable(events, "acollect")
-    reply = folding.collect([event async for event in events])
-    if isinstance(events, AsyncEventStream):
-        reply.usage = reply.usage or events.result.usage
-        return _reply_object(reply, events.envelope, events.endpoint)
-    return _reply_object(reply, None, parse_readable_endpoint(endpoint))
+    return _reply_object(folding.collect([event async for event in events]), events, endpoint)
 
 
 def parse_readable_endpoint(name: str) -> Endpoint:
@@ -211,7 +203,13 @@ async def _parse_async(chunks: AsyncIterable[bytes], parser: EventParser) -> Asy
         yield event
 
 
-def _reply_object(reply: folding.CollectedReply, envelope: Envelope | None, endpoint: Endpoint) -> Json:
+def _reply_object(reply: folding.CollectedReply, source: object, endpoint_name: EndpointName) -> Json:
+    """Return the reply; a parsed stream as the `source` of its events has id, time, model, usage and endpoint."""
+    envelope, endpoint = None, None
+    if isinstance(source, _ParsedAnswer):
+        reply.usage = reply.usage or source.result.usage
+        envelope, endpoint = source.envelope, source.endpoint
+    endpoint = endpoint or parse_readable_endpoint(endpoint_name)
     if reply.failure is not None:
         return openai_error_object(reply.failure)
     encoded = ChunkDialect(RequestFacts(), endpoint).encode_reply(envelope or Envelope("", 0, ""), reply)

@@ -63,15 +63,8 @@ class ChatStream(AnswerStream):
     ) -> None:
         facts = _read_facts(request, include_usage, n, CHAT_CHOICES_LIMIT)
         fields = (reasoning_fields,) if isinstance(reasoning_fields, str) else tuple(reasoning_fields)
-        super().__init__(
-            model,
-            ChunkDialect(facts, Endpoint.CHAT, fields),
-            facts=facts,
-            id=id,
-            created=created,
-            fingerprint=fingerprint,
-            send=send,
-        )
+        envelope = self._make_envelope(model, id, created, fingerprint)
+        super().__init__(envelope, ChunkDialect(facts, Endpoint.CHAT, fields), facts, send)
 
     def text(self, text: str, index: int = 0, *, logprobs: LogprobEntries | None = None) -> bytes:
         """Return a piece of the answer's text. Empty text gives no bytes."""
@@ -145,15 +138,8 @@ class CompletionsStream(AnswerStream):
         send: SendFunction | None = None,
     ) -> None:
         facts = _read_facts(request, include_usage, n, COMPLETIONS_CHOICES_LIMIT)
-        super().__init__(
-            model,
-            ChunkDialect(facts, Endpoint.COMPLETIONS),
-            facts=facts,
-            id=id,
-            created=created,
-            fingerprint=fingerprint,
-            send=send,
-        )
+        envelope = self._make_envelope(model, id, created, fingerprint)
+        super().__init__(envelope, ChunkDialect(facts, Endpoint.COMPLETIONS), facts, send)
 
     def text(self, text: str, index: int = 0, *, logprobs: LogprobEntries | None = None) -> bytes:
         """Return a piece of the answer's text. Empty text gives no bytes."""
@@ -221,7 +207,7 @@ class ResponsesStream(_SingleChoiceStream):
         echo: Json = {name: value for name, value in body.items() if name in RESPONSE_DEFAULTS}
         is_summary = as_object(body.get("reasoning")).get("summary") is not None
         self._responses = ResponsesDialect(echo, is_summary=is_summary, clock=current_time)
-        super().__init__(model, self._responses, facts=_USAGE_REQUIRED, id=id, created=created, send=send)
+        super().__init__(self._make_envelope(model, id, created), self._responses, _USAGE_REQUIRED, send)
 
     def finish(self, reason: FinishReason | str | None = None, *, usage: UsageCounts | None = None) -> bytes:
         """Return the end of the stream. The token counts are required."""
@@ -257,15 +243,8 @@ class MessagesStream(_SingleChoiceStream):
             stop_sequences=tuple(stop for stop in stops if isinstance(stop, str)),
             includes_thinking=body is None or thinking in ("enabled", "adaptive"),
         )
-        super().__init__(
-            model,
-            dialect,
-            facts=_USAGE_REQUIRED,
-            id=id,
-            created=created,
-            send=send,
-            start_usage=Usage(prompt_tokens, 0, prompt_tokens, {}),
-        )
+        usage = Usage(prompt_tokens, 0, prompt_tokens, {})
+        super().__init__(self._make_envelope(model, id, created), dialect, _USAGE_REQUIRED, send, usage)
 
     def finish(
         self,
