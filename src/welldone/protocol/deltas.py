@@ -328,11 +328,9 @@ def _join_pieces(values: list[Any]) -> object:
     values = [value for value in values if value] or values[-1:]
     if all(isinstance(value, str) for value in values):
         return "".join(values)
-    return (
-        values[0]
-        if len(values) == 1
-        else [part for one in values for part in (one if isinstance(one, list) else [one])]
-    )
+    if len(values) == 1:
+        return values[0]
+    return [part for one in values for part in (one if isinstance(one, list) else [one])]
 
 
 def _read_part(part: object, texts: list[tuple[_TextEventType, str]]) -> object:

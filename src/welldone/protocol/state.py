@@ -105,17 +105,18 @@ class StreamStateMachine:
         """Whether text of this choice is legal and changes no state."""
         return self.stream_state is _RUNNING and self.choice_states.get(index) in _TEXT_STATES
 
-    def end(self) -> None:
-        """End the stream, which must have failed or have finished every choice.
+    def end(self) -> bool:
+        """End the stream, which must have failed or have finished every choice; return whether it has not failed.
 
         Raises:
             EventOrderError: a choice is not finished, or the stream has already ended.
         """
-        is_over = self.stream_state is StreamState.FAILED or self._all_finished()
-        if self.stream_state is StreamState.ENDED or not is_over:
+        has_failed = self.stream_state is StreamState.FAILED
+        if self.stream_state is StreamState.ENDED or not (has_failed or self._all_finished()):
             state = f"the stream is {self.stream_state.value}"
             raise ev.EventOrderError("the end", state, "Failure, or Finish for each choice")
         self.stream_state = StreamState.ENDED
+        return not has_failed
 
     def _accept_for_choice(self, event: ev.ChoiceEvent) -> None:
         index = event.index

@@ -12,7 +12,7 @@ from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Event, Failure, Json, Usage
 from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
 from welldone.protocol.sse import UNBUFFERED_HEADERS
-from welldone.protocol.state import CHAT_TRANSITIONS, StreamState, StreamStateMachine
+from welldone.protocol.state import CHAT_TRANSITIONS, StreamStateMachine
 
 _NDJSON = "application/x-ndjson"
 _encode = msgspec.json.Encoder().encode
@@ -118,9 +118,7 @@ class OllamaWriter:
 
     def end(self) -> bytes:
         """Return the last line, with finish reason and usage; nothing after a failure."""
-        has_failed = self._state_machine.stream_state is StreamState.FAILED
-        self._state_machine.end()
-        if has_failed:
+        if not self._state_machine.end():
             return b""
         line = self._dialect.line_object(self._envelope, self._dialect.content_fields(""))
         return _encode(line | self._dialect.final_fields(self._reason, self._usage)) + b"\n"

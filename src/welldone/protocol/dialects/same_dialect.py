@@ -101,13 +101,9 @@ class PassthroughRepairer(ABC):
         self._map_failure: FailureMapper | None = None
         self._is_closed = False
         self._is_cut = False  # the stream ended within a frame
+        self._is_ended = False  # the answer is complete
 
     # Implemented by each dialect.
-
-    @property
-    @abstractmethod
-    def is_done(self) -> bool:
-        """Whether the terminal event or an error was received."""
 
     @property
     @abstractmethod
@@ -164,6 +160,11 @@ class PassthroughRepairer(ABC):
         self.repair_log.strict_rules = options.strict
         self._map_failure = options.map_failure
         self.unfinished = options.unfinished
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the terminal event or an error was received."""
+        return self._is_ended or self.failure is not None
 
     @property
     def is_complete(self) -> bool:

@@ -26,11 +26,11 @@ def anthropic_usage_object(usage: Usage | None) -> Json:
     Unknown members are kept. These are all members that the schema requires at the end of a stream.
     """
     usage = usage or Usage(0, 0, 0, {})
-    cached = min(_detail(usage, "prompt_tokens_details", "cached_tokens") or 0, usage.prompt_tokens)
-    written = min(_detail(usage, "prompt_tokens_details", "cache_write_tokens") or 0, usage.prompt_tokens - cached)
+    cached = min(usage_detail(usage, "prompt_tokens_details", "cached_tokens") or 0, usage.prompt_tokens)
+    written = min(usage_detail(usage, "prompt_tokens_details", "cache_write_tokens") or 0, usage.prompt_tokens - cached)
     values = usage.prompt_tokens - cached - written, written, cached, usage.completion_tokens
     counts: Json = dict(zip(USAGE_COUNTS, values, strict=True))
-    thinking = _detail(usage, "completion_tokens_details", "reasoning_tokens")
+    thinking = usage_detail(usage, "completion_tokens_details", "reasoning_tokens")
     if thinking is not None:
         counts[_OUTPUT_DETAILS] = {"thinking_tokens": thinking}
     extra_fields = {name: value for name, value in usage.extra_fields.items() if name not in _CHAT_DETAIL_FIELDS}
@@ -72,7 +72,8 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < _MAX_SAFE_INTEGER
 
 
-def _detail(usage: Usage, group: str, name: str) -> int | None:
+def usage_detail(usage: Usage, group: str, name: str) -> int | None:
+    """Return one of the counts beside the totals; None if it is unknown."""
     details = usage.extra_fields.get(group)
     count = details.get(name) if isinstance(details, dict) else None
     return count if type(count) is int and count >= 0 else None

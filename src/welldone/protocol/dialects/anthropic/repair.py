@@ -62,7 +62,6 @@ class MessagesRepairer(PassthroughRepairer):
         self._usage_at_end: Json = {}
         self._extra_members: Json = {}
         self._has_delta = False
-        self._is_ended = False
         self._has_error = False
         self._handlers: dict[str, Callable[[Json], bytes]] = {
             "message_start": self._on_message_start,
@@ -74,11 +73,6 @@ class MessagesRepairer(PassthroughRepairer):
             "ping": self._on_ping,
             "error": self._on_error,
         }
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the message has ended or failed."""
-        return self._is_ended or self.failure is not None
 
     @property
     def is_complete(self) -> bool:

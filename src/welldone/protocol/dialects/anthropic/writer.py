@@ -13,7 +13,7 @@ from welldone.protocol.dialects.chat import escape_line_breaks
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Event, Failure, Json, Usage
 from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
-from welldone.protocol.state import CHAT_TRANSITIONS, StreamState, StreamStateMachine
+from welldone.protocol.state import CHAT_TRANSITIONS, StreamStateMachine
 
 _MAX_QUEUED_CHARACTERS = 4 * 1024 * 1024
 """Limit of text between two argument deltas of one call: far more than any model's longest answer."""
@@ -66,10 +66,7 @@ class MessagesWriter:
         Raises:
             EventOrderError: the choice is unfinished.
         """
-        is_failed = self._state_machine.stream_state is StreamState.FAILED
-        self._state_machine.end()
-        finish = self._finish
-        if is_failed or finish is None:
+        if not self._state_machine.end() or (finish := self._finish) is None:
             return b""
         stop = finish.stop_string or self._upstream_stop_sequence
         delta = objects.stop_members(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from welldone.protocol.collect import REASONING_DETAILS
-from welldone.protocol.dialects.anthropic.objects import error_type_for_status, failure_kind
+from welldone.protocol.dialects.anthropic.objects import error_type_for_status, failure_kind, usage_detail
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Failure, Json, Usage
 from welldone.protocol.fields import read_chat_logprobs, read_error
@@ -31,35 +31,33 @@ _BASE64 = re.compile(
 )
 """Base64, standard or URL-safe, with or without padding: what google-genai decodes."""
 
-STATUS_BY_CODE = {
+_MAIN_STATUSES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
-    405: "UNIMPLEMENTED",
-    408: "DEADLINE_EXCEEDED",
     409: "ABORTED",
-    410: "NOT_FOUND",
     429: "RESOURCE_EXHAUSTED",
     500: "INTERNAL",
     501: "UNIMPLEMENTED",
-    502: "UNAVAILABLE",
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-"""Google's status by HTTP status: google/rpc/code.proto."""
+"""google/rpc/code.proto, of each HTTP status the most general one."""
+STATUS_BY_CODE = {
+    **_MAIN_STATUSES,
+    405: "UNIMPLEMENTED",
+    408: "DEADLINE_EXCEEDED",
+    410: "NOT_FOUND",
+    502: "UNAVAILABLE",
+}
+"""Google's status by HTTP status."""
 _CODE_BY_STATUS = {
-    **dict.fromkeys(("INVALID_ARGUMENT", "FAILED_PRECONDITION", "OUT_OF_RANGE"), 400),
-    "UNAUTHENTICATED": 401,
-    "PERMISSION_DENIED": 403,
-    "NOT_FOUND": 404,
-    **dict.fromkeys(("ABORTED", "ALREADY_EXISTS"), 409),
-    "RESOURCE_EXHAUSTED": 429,
+    **{status: code for code, status in _MAIN_STATUSES.items()},
+    **dict.fromkeys(("FAILED_PRECONDITION", "OUT_OF_RANGE"), 400),
+    "ALREADY_EXISTS": 409,
     "CANCELLED": 499,
-    **dict.fromkeys(("INTERNAL", "UNKNOWN", "DATA_LOSS"), 500),
-    "UNIMPLEMENTED": 501,
-    "UNAVAILABLE": 503,
-    "DEADLINE_EXCEEDED": 504,
+    **dict.fromkeys(("UNKNOWN", "DATA_LOSS"), 500),
 }
 """HTTP status by Google's status, of the same file."""
 _TOKEN_COUNTS = (
@@ -134,13 +132,13 @@ def response_object(envelope: Envelope, candidates: list[Json], usage: Usage | N
 
 def usage_metadata(usage: Usage) -> Json:
     """Convert usage: Google counts reasoning separately from the answer."""
-    thoughts = min(_detail(usage, "completion_tokens_details", "reasoning_tokens"), usage.completion_tokens)
+    thoughts = min(usage_detail(usage, "completion_tokens_details", "reasoning_tokens") or 0, usage.completion_tokens)
     uncounted = usage.max_tokens_counted - usage.prompt_tokens - usage.completion_tokens
     thoughts = 0 if uncounted else thoughts  # they are in the total alone
     counts = {"promptTokenCount": usage.prompt_tokens, "candidatesTokenCount": usage.completion_tokens - thoughts}
     if thoughts or uncounted:
         counts["thoughtsTokenCount"] = thoughts or uncounted
-    if cached := _detail(usage, "prompt_tokens_details", "cached_tokens"):
+    if cached := usage_detail(usage, "prompt_tokens_details", "cached_tokens"):
         counts["cachedContentTokenCount"] = cached
     return {**counts, "totalTokenCount": usage.max_tokens_counted}
 
@@ -161,11 +159,6 @@ def usage_from_metadata(metadata: Json) -> Usage | None:
     if thoughts is not None:
         extra_fields["completion_tokens_details"] = {"reasoning_tokens": thoughts}
     return Usage(prompt, completion, max(total or 0, prompt + completion), extra_fields)
-
-
-def _detail(usage: Usage, group: str, name: str) -> int:
-    count = as_object(usage.extra_fields.get(group)).get(name)
-    return count if type(count) is int and count > 0 else 0
 
 
 def logprobs_members(value: Json) -> Json:

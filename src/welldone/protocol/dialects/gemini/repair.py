@@ -145,12 +145,6 @@ class GeminiRepairer(PassthroughRepairer):
         self._metadata: object = None  # the last usage
         self._has_late_content = False  # content after a finish reason
         self._has_output = False
-        self._is_ended = False
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the stream has ended or failed."""
-        return self._is_ended or self.failure is not None
 
     @property
     def is_complete(self) -> bool:

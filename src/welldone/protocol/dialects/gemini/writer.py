@@ -24,7 +24,7 @@ from welldone.protocol.dialects.gemini import objects
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Event, Failure, Json, Usage
 from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
-from welldone.protocol.state import CHAT_TRANSITIONS, StreamState, StreamStateMachine
+from welldone.protocol.state import CHAT_TRANSITIONS, StreamStateMachine
 
 _encode = msgspec.json.Encoder().encode
 _EMPTY_LINE = b"\n"
@@ -195,9 +195,7 @@ class GeminiWriter:
 
     def end(self) -> bytes:
         """Return the last element, with finish reasons and usage; after a failure only the end."""
-        has_failed = self._state_machine.stream_state is StreamState.FAILED
-        self._state_machine.end()
-        if has_failed:
+        if not self._state_machine.end():
             return self._dialect.end_bytes()
         candidates = [
             objects.candidate_object(index, [objects.text_part("")], ending.members() | self._logprobs.get(index, {}))
