@@ -215,10 +215,8 @@ def run(arguments: list[str]) -> ExitCode:
     if arguments[:1] == ["compare"]:
         return run_compare(arguments[1:])
     options = _parser().parse(arguments)
-    try:
+    with ui.usage_errors(ValueError):
         settings = _settings(options)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     for path in options.report:
         check_report_path(path, data.BENCH_REPORT_FORMATS)
     if options.results_dir is not None:
@@ -432,10 +430,11 @@ def _write_reports(report: BenchReport, options: Namespace) -> list[Path]:
     written, failed = [], []
     for path, render in outputs:
         try:
-            path.write_bytes(f"{render(report)}\n".encode())
+            with ui.file_errors("write", path):
+                path.write_bytes(f"{render(report)}\n".encode())
             written.append(path)
-        except OSError as error:
-            failed.append(str(ui.file_error("write", path, error)))
+        except UsageError as error:
+            failed.append(str(error))
     if failed:
         raise UsageError("; ".join(failed))
     return written

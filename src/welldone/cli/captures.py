@@ -32,11 +32,8 @@ def read_bytes(name: str) -> bytes:
 
 def read_file(path: Path, max_bytes: int) -> bytes:
     """Read at most so many bytes of a file."""
-    try:
-        with path.open("rb") as file:
-            return file.read(max_bytes)
-    except (OSError, ValueError) as error:
-        raise ui.file_error("read", path, error) from None
+    with ui.file_errors("read", path), path.open("rb") as file:
+        return file.read(max_bytes)
 
 
 def check_length(length: int) -> None:

@@ -104,10 +104,8 @@ def run(arguments: list[str]) -> ExitCode:
         legend = f"{len(probes)} probes; --only and --skip take names, or the group before the hyphen"
         ui.print_lines(wrap_text("", legend, width))
         return ExitCode.OK
-    try:
+    with ui.usage_errors(ValueError):
         settings = _settings(options)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     for path in options.report:
         check_report_path(path, renderers.RENDERERS)
     try:
@@ -250,10 +248,8 @@ async def _run_check(settings: CheckSettings) -> Report:
 
 def _output_report(report: Report, options: Namespace) -> None:
     for path in options.report:
-        try:
+        with ui.file_errors("write", path):
             reporting.write_report(report, path, renderers.RENDERERS)
-        except OSError as error:
-            raise ui.file_error("write", path, error) from None
     if options.json:
         ui.print_line(machine.render_json(report))
         return

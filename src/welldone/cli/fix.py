@@ -129,12 +129,9 @@ def _read_pieces(name: str) -> Iterator[bytes]:
         while piece := os.read(sys.stdin.fileno(), _READ_BYTES):
             yield piece
         return
-    try:
-        with Path(name).open("rb") as file:
-            while piece := file.read(_READ_BYTES):
-                yield piece
-    except (OSError, ValueError) as error:
-        raise ui.file_error("read", name, error) from None
+    with ui.file_errors("read", name), Path(name).open("rb") as file:
+        while piece := file.read(_READ_BYTES):
+            yield piece
 
 
 def _read_start(pieces: Iterator[bytes], *, is_endpoint_known: bool) -> bytes:
@@ -179,12 +176,10 @@ def _open_report(name: str | None, capture: str) -> AbstractContextManager[Binar
     """Open the report file before the repair starts, so that a bad path costs nothing."""
     if name is None:
         return nullcontext()
-    try:
+    with ui.file_errors("write", name):
         if capture != captures.STDIN and Path(name).exists() and Path(name).samefile(capture):
             raise UsageError(f"the report would overwrite the capture {capture}; choose another file")
         return Path(name).open("wb")
-    except (OSError, ValueError) as error:
-        raise ui.file_error("write", name, error) from None
 
 
 def _print_summary(result: RepairResult) -> None:

@@ -100,14 +100,13 @@ def _find_storage(config: Config, *, prefers_store: bool) -> KeyStorage:
 
 def _shared_key(options: Namespace) -> SharedKey:
     models = tuple(word.strip() for word in (options.models or "").split(",") if word.strip())
-    try:
+    with ui.usage_errors(SettingsError):
         for model in models:
             check_model_name(model, "--models")
-        if options.name == ANONYMOUS:
-            raise UsageError(f"{ANONYMOUS} is the name of requests without a key: choose another name")
+    if options.name == ANONYMOUS:
+        raise UsageError(f"{ANONYMOUS} is the name of requests without a key: choose another name")
+    try:
         return msgspec.convert({**vars(options), "models": models}, SharedKey)
-    except SettingsError as error:
-        raise UsageError(str(error)) from None
     except msgspec.ValidationError:
         raise UsageError(
             "a key needs a name of 1 to 64 letters, digits, dots, - and _, and limits of 0 (none) or more"

@@ -178,9 +178,7 @@ def check_report_path(path: Path, extensions: Iterable[str]) -> None:
 
 def make_writable_folder(path: Path) -> None:
     """Create a folder, or raise `UsageError` if it cannot be created or written to."""
-    try:
+    with ui.file_errors("create the folder", path):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ui.file_error("create the folder", path, error) from None
     if not os.access(path, os.W_OK):
         raise UsageError(f"cannot write into {ui.printable_name(path)}: permission denied")

@@ -5,7 +5,6 @@ import msgspec
 from welldone.cli import ui
 from welldone.cli.option_types import server_key
 from welldone.cli.serve import read_server_config
-from welldone.cli.ui import UsageError
 from welldone.http.address import Address, parse_url
 from welldone.http.connect import HttpClientError
 from welldone.http.recording_client import RecordedResponse, record_response
@@ -42,10 +41,8 @@ def find_running_server(
 
 def root_address(url: str, key: str | None, ca_file: str | None) -> Address:
     """Return the address of a server, whose URL may end in /v1. Raises `UsageError`."""
-    try:
+    with ui.usage_errors(ValueError):
         return parse_url(url.rstrip("/").removesuffix("/v1"), key=key, ca_file=ca_file)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
 
 
 async def ask_server(url: str, address: Address, method: str, path: str, *, timeout_s: float) -> RecordedResponse:

@@ -30,6 +30,7 @@ from pathlib import Path
 from pkgutil import get_data
 from typing import Any
 
+from welldone.cli import ui
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.server import Config
@@ -88,10 +89,8 @@ def read_server_config(file: str | None, store: str | None = None, keys_file: st
 
 
 def _read_config(given: SettingSource, environment: Mapping[str, str] | None, folder: Path) -> Config:
-    try:
+    with ui.usage_errors(SettingsError):
         return read_config(given, os.environ if environment is None else environment, folder=folder)
-    except SettingsError as error:
-        raise UsageError(str(error)) from error
 
 
 def _check_short_flags(parser: CommandParser, arguments: list[str]) -> None:

@@ -37,12 +37,10 @@ def find_api_keys(config: Config, warn: Callable[[str], None] = ui.print_note) -
     keys = list(settings.api_keys)
     is_local = is_loopback(settings.host)
     if settings.api_key_file is not None:
-        try:
+        with ui.usage_errors(ValueError):
             file = read_key_file(settings.api_key_file, allows_weak=is_local)
             keys += file.keys
             ApiKeys(keys, config.keys)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
         if file.warning is not None:
             warn(file.warning)
     if settings.keys_file is not None:
@@ -56,10 +54,8 @@ def find_api_keys(config: Config, warn: Callable[[str], None] = ui.print_note) -
 
 
 def _check_key_file(path: Path, config: Config, warn: Callable[[str], None]) -> None:
-    try:
+    with ui.usage_errors(KeyFileError):
         names = {key.name for key in read_entries(path).values()}
-    except KeyFileError as error:
-        raise UsageError(str(error)) from None
     if taken := sorted(names & {key.name for key in config.keys}):
         raise UsageError(f"{path} and the settings both have a key {taken[0]}: rename one of them")
     if warning := permission_warning(path):

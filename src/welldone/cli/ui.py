@@ -6,7 +6,8 @@ Colours are used on terminals only, and never carry information of their own.
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 
@@ -35,6 +36,15 @@ EXIT_CODE_MEANINGS = {
 
 class UsageError(Exception):
     """An error that the user can correct. The message says how."""
+
+
+@contextmanager
+def usage_errors(*kinds: type[Exception]) -> Iterator[None]:
+    """Raise errors of these kinds, whose messages are for the user, as `UsageError`."""
+    try:
+        yield
+    except kinds as error:
+        raise UsageError(str(error)) from None
 
 
 _COLORS = {"breaks": "31", "tolerated": "33", "style": "36", "pass": "32", "warn": "33", "fail": "31", "dim": "2"}
@@ -158,9 +168,13 @@ def error_text(error: Exception) -> str:
     return text.lower()
 
 
-def file_error(action: str, name: str | Path, error: Exception) -> UsageError:
-    """Return the error for a file that cannot be read or written, or whose name is not valid."""
-    return UsageError(f"cannot {action} {printable_name(name)}: {error_text(error)}")
+@contextmanager
+def file_errors(action: str, name: str | Path) -> Iterator[None]:
+    """Raise `UsageError` if a file cannot be read or written, or if its name is not valid."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot {action} {printable_name(name)}: {error_text(error)}") from None
 
 
 WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
