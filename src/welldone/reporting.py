@@ -4,7 +4,7 @@ Where `width` is None there is no terminal: lines for a file or a pipe are not w
 """
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 from xml.etree.ElementTree import Element, tostring
@@ -82,6 +82,21 @@ def code(text: str) -> Element:
     return element("code", text)
 
 
+def html_section(title: str, *inside: Element) -> Element:
+    """A section with a heading."""
+    return element("section", element("h2", title), *inside)
+
+
+def table_row(cells: Iterable[str | Element], kind: str = "td") -> Element:
+    """A row of a table; its headings are of the kind `th`."""
+    return element("tr", *(element(kind, cell) for cell in cells))
+
+
+def html_table(names: Iterable[str | Element], rows: Iterable[Element]) -> Element:
+    """A table that scrolls if it is too wide."""
+    return element("div", element("table", table_row(names, "th"), *rows), class_="scroll")
+
+
 def as_html(tree: Element) -> str:
     """Serialise a tree as HTML."""
     return tostring(tree, encoding="unicode", method="html")
@@ -131,6 +146,12 @@ MAX_TEXT_CHARS = 1_000
 """Default limit of one text: quotes of a server's text need not be complete."""
 
 ValueT = TypeVar("ValueT")
+
+
+def follow_summary(consequences: int, causes: int) -> str:
+    """Text about broken rules that follow from others; empty if there are none."""
+    verb, origin = "follows" if consequences == 1 else "follow", "it" if causes == 1 else "them"
+    return f", and {consequences} that {verb} from {origin}" if consequences else ""
 
 
 def sanitize_text(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:

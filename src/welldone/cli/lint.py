@@ -19,7 +19,7 @@ from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.settings import unknown_rule
 from welldone.protocol.catalog import RULES, Detection
-from welldone.reporting import pluralize, wrap_text
+from welldone.reporting import follow_summary, pluralize, wrap_text
 from welldone.rules.judge import LintFinding, LintReport, LintVerdict, has_content, judge
 
 _SLOW_BYTES = 4 * 2**20  # a capture of this size takes about two seconds to judge
@@ -78,10 +78,7 @@ def _print_report(report: LintReport, options: Namespace) -> None:
     verdict = ui.colorize(report.verdict, report.verdict)
     broken = f"{pluralize(len(causes), 'rule')} broken" if causes else "no rule broken"
     others = len({rule for rules in following.values() for rule in rules})
-    if others:
-        broken += (
-            f", and {others} that {'follows' if others == 1 else 'follow'} from {'it' if len(causes) == 1 else 'them'}"
-        )
+    broken += follow_summary(others, len(causes))
     summary = f": {pluralize(report.frames, 'frame')}, {pluralize(report.rules, 'rule')} judged, {broken}"
     top, *more = wrap_text("", f"{report.verdict}{summary}", ui.terminal_width())
     ui.print_lines([top.replace(report.verdict, verdict, 1), *more])

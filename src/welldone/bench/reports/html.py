@@ -14,7 +14,7 @@ from welldone.bench.reports.plots import PlotLine, format_number, format_percent
 from welldone.bench.reports.step_plots import step_sections
 from welldone.bench.reports.text import format_metric, split_metric, without_records
 from welldone.bench.stats import FIRST_IS_BETTER, NO_DIFFERENCE, SECOND_IS_BETTER, comparison_verdict
-from welldone.reporting import code, element, html_document, pluralize
+from welldone.reporting import code, element, html_document, html_section, html_table, pluralize, table_row
 
 # Throughput and latency by load: the steps of a run as points of lines.
 
@@ -47,7 +47,7 @@ def load_curves(report: BenchReport) -> list[Element]:
         for metric, title in _LATENCY_TITLES.items()
     ]
     curves = [part for pair in zip(rates, times, strict=True) for part in pair]
-    return [_section("Results by load", element("div", *curves, class_="plots"))]
+    return [html_section("Results by load", element("div", *curves, class_="plots"))]
 
 
 _LoadPoints = Sequence[tuple[float, StepResult]]
@@ -167,8 +167,8 @@ def _assertion_table(results: Sequence[AssertionResult]) -> list[Element]:
     for result in results:
         value = "too few samples" if result.value is None else _format_value(result.text, result.value)
         word, css_class = ("passed", "pass") if result.passed else ("failed", "fail")
-        rows.append((code(result.text), result.step, value, element("span", word, class_=css_class)))
-    return [_section("Assertions", _html_table(("assertion", "step", "value", ""), rows))] if rows else []
+        rows.append(table_row((code(result.text), result.step, value, element("span", word, class_=css_class))))
+    return [html_section("Assertions", html_table(("assertion", "step", "value", ""), rows))] if rows else []
 
 
 def _comparison_section(report: BenchReport) -> list[Element]:
@@ -179,14 +179,15 @@ def _comparison_section(report: BenchReport) -> list[Element]:
         metric = split_metric(comparison)[1]
         ratio, low, high = (format_number(value) for value in (comparison.ratio, comparison.low, comparison.high))
         values = [_format_value(metric, value) for value in (comparison.first, comparison.second)]
-        rows.append((comparison.metric, *values, ratio, f"{low} to {high}", comparison_verdict(comparison)))
+        verdict = comparison_verdict(comparison)
+        rows.append(table_row((comparison.metric, *values, ratio, f"{low} to {high}", verdict)))
     figures = [
         ratio_plot(f"First / second: {step}", list(group))
         for step, group in groupby(report.comparisons, key=lambda comparison: split_metric(comparison)[0])
     ]
-    table = _html_table(("", "first", "second", "ratio", "interval", ""), rows)
+    table = html_table(("", "first", "second", "ratio", "interval", ""), rows)
     servers = element("p", code(report.url), " (first) and ", code(report.against or ""), " (second)")
-    return [_section("Comparison", servers, *figures, table)]
+    return [html_section("Comparison", servers, *figures, table)]
 
 
 def ratio_plot(title: str, comparisons: Sequence[MetricComparison]) -> Element:
@@ -214,17 +215,17 @@ def ratio_plot(title: str, comparisons: Sequence[MetricComparison]) -> Element:
 
 def _steps_table(report: BenchReport) -> list[Element]:
     if not report.steps:
-        return [_section("Steps", element("p", "No step ran."))]
+        return [html_section("Steps", element("p", "No step ran."))]
     rows = [_step_cells(report, step) for step in report.steps]
     before, _, after = rows[0]
     groups = [element("th", words, colspan=str(len(_STATISTICS))) for words in _TIME_HEADINGS.values()]
     names = (*before, *(_STATISTICS * len(_TIME_HEADINGS)), *after)
     body = [
         element("tr", *(element("th", "") for _ in before), *groups, *(element("th", "") for _ in after)),
-        element("tr", *(element("th", name) for name in names)),
-        *(_table_row((*first.values(), *times, *last.values())) for first, times, last in rows),
+        table_row(names, "th"),
+        *(table_row((*first.values(), *times, *last.values())) for first, times, last in rows),
     ]
-    return [_section("Steps", element("div", element("table", *body), class_="scroll"))]
+    return [html_section("Steps", element("div", element("table", *body), class_="scroll"))]
 
 
 def _step_cells(report: BenchReport, step: StepResult) -> tuple[dict[str, str], list[str], dict[str, str]]:
@@ -259,8 +260,8 @@ def _load_description(step: StepResult) -> str:
 def _settings_section(report: BenchReport) -> Element:
     tables = []
     for table in filter(None, (report.config, report.system)):
-        rows = [(name, _plain_text(value)) for name, value in table.items()]
-        tables.append(element("div", _html_table(("", ""), rows), class_="words"))
+        rows = [table_row((name, _plain_text(value))) for name, value in table.items()]
+        tables.append(element("div", html_table(("", ""), rows), class_="words"))
     return element("details", element("summary", "Settings, and the machine of this client"), *tables)
 
 
@@ -274,16 +275,3 @@ def _plain_text(value: object) -> str:
 
 def _format_value(metric: str, number: float) -> str:
     return format_metric(metric, number) if math.isfinite(number) else "-"
-
-
-def _section(title: str, *inside: Element) -> Element:
-    return element("section", element("h2", title), *inside)
-
-
-def _html_table(names: Sequence[str], rows: Sequence[Sequence[str | Element]]) -> Element:
-    heading = element("tr", *(element("th", name) for name in names))
-    return element("div", element("table", heading, *map(_table_row, rows)), class_="scroll")
-
-
-def _table_row(cells: Sequence[str | Element]) -> Element:
-    return element("tr", *(element("td", cell) for cell in cells))

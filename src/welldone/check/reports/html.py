@@ -6,7 +6,7 @@ from xml.etree.ElementTree import Element
 
 from welldone.check.report import Finding, ProbeResult, Report, RuleResult, group_by
 from welldone.check.reports import text
-from welldone.reporting import code, element, html_document, pluralize
+from welldone.reporting import code, element, html_document, html_section, html_table, pluralize, table_row
 
 
 def render_html(report: Report) -> str:
@@ -17,10 +17,10 @@ def render_html(report: Report) -> str:
     body = element(
         "body",
         _html_header(report),
-        *([_html_section(f"{pluralize(len(broken), 'rule')} broken", *broken)] if broken else []),
+        *([html_section(f"{pluralize(len(broken), 'rule')} broken", *broken)] if broken else []),
         *_html_clients(report),
-        _html_section(pluralize(len(report.probes), "probe"), _html_probes(report.probes)),
-        _html_section(
+        html_section(pluralize(len(report.probes), "probe"), _html_probes(report.probes)),
+        html_section(
             pluralize(len(report.rules), "rule"),
             *(_html_rule_family(report, family, rules) for family, rules in families.items()),
         ),
@@ -40,10 +40,6 @@ def _html_header(report: Report) -> Element:
         element("p", "; ".join(filter(None, facts))),
         element("p", f"{report.date}, welldone {report.tool}", class_="quiet"),
     )
-
-
-def _html_section(title: str, *inside: Element) -> Element:
-    return element("section", element("h2", title), *inside)
 
 
 def _html_probes(probes: Sequence[ProbeResult]) -> Element:
@@ -98,13 +94,12 @@ def _html_clients(report: Report) -> list[Element]:
     if not clients:
         return []
     rules = list(report.root_causes)
-    heading = element("tr", element("th", "client"), *(element("th", _html_rule(report, rule)) for rule in rules))
     rows = [
-        element("tr", element("td", client), *(element("td", "affected" if rule in broken else "") for rule in rules))
+        table_row((client, *("affected" if rule in broken else "" for rule in rules)))
         for client, broken in clients.items()
     ]
-    table = element("div", element("table", heading, *rows), class_="wide")
-    return [_html_section(f"{pluralize(len(clients), 'client')} affected", table)]
+    table = html_table(("client", *(_html_rule(report, rule) for rule in rules)), rows)
+    return [html_section(f"{pluralize(len(clients), 'client')} affected", table)]
 
 
 def _html_rule_family(report: Report, family: str, rules: Sequence[RuleResult]) -> Element:
@@ -120,8 +115,7 @@ def _html_rule_family(report: Report, family: str, rules: Sequence[RuleResult]) 
         )
         for rule in rules
     ]
-    heading = element("tr", *(element("th", name) for name in ("rule", "verdict", "severity", "description")))
-    table = element("div", element("table", heading, *rows), class_="wide")
+    table = html_table(("rule", "verdict", "severity", "description"), rows)
     return element("details", element("summary", code(family), f" {counts}"), table)
 
 

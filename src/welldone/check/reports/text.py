@@ -13,7 +13,7 @@ from welldone.check.probe_client import SLOW_SERVER_HINT
 from welldone.check.report import Finding, ProbeResult, Report, Verdict, group_by
 from welldone.check.selection import affected_clients
 from welldone.protocol.catalog import RULES
-from welldone.reporting import as_html, code, element, format_table, pluralize, wrap_text
+from welldone.reporting import as_html, code, element, follow_summary, format_table, pluralize, table_row, wrap_text
 
 JUDGED_VERDICTS = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
 _MAX_NAMES = 5  # probe names in a line
@@ -56,14 +56,10 @@ def probe_summary(probe: ProbeResult) -> str:
     if probe.broken:
         causes = probe.causes or probe.broken
         others = len(probe.broken) - len(causes)
-        consequences = f" (and {others} that {_follow_verb(others)})" if others else ""
+        consequences = f" (and {others} that {'follows' if others == 1 else 'follow'})" if others else ""
         reason = f"; {probe.reason}" if probe.is_incomplete else ""
         return f"{len(causes)} of {pluralize(probe.rules, 'rule')}: {', '.join(causes)}{consequences}{reason}"
     return pluralize(probe.rules, "rule") if probe.verdict in JUDGED_VERDICTS else probe.reason
-
-
-def _follow_verb(number: int) -> str:
-    return "follows" if number == 1 else "follow"
 
 
 def rules_by_client(report: Report) -> dict[str, list[str]]:
@@ -99,9 +95,7 @@ def verdict_summary(report: Report) -> str:
     if not broken:
         return report.verdict.label
     others = len(report.findings_by_rule) - len(broken)
-    consequences = (
-        f", and {others} that {_follow_verb(others)} from {'it' if len(broken) == 1 else 'them'}" if others else ""
-    )
+    consequences = follow_summary(others, len(broken))
     severities = [findings[0].severity for findings in broken.values()]
     by_severity = ", ".join(f"{severities.count(severity)} {severity}" for severity in dict.fromkeys(severities))
     known = sum(not any(finding.is_new for finding in findings) for findings in broken.values())
@@ -289,9 +283,7 @@ def render_markdown(report: Report) -> str:
     facts = (format_totals(report), judging_terms(report), not_judged_summary(report), pass_reason(report))
     heading = element("h3", f"welldone check: {verdict_summary(report)}")
     paragraph = element("p", *about_server(report), element("br"), "; ".join(filter(None, facts)))
-    rows = [
-        _html_row("td", code(probe.name), probe.verdict.label, code(probe_summary(probe))) for probe in report.probes
-    ]
+    rows = [table_row((code(probe.name), probe.verdict.label, code(probe_summary(probe)))) for probe in report.probes]
     probes = _details("Probes", [_html_table(("probe", "verdict", "rules"), rows)])
     begin = f"{as_html(heading)}\n{as_html(paragraph)}\n\n{_violations_table(report)}{probes}"
     return (begin + _findings_section(report, MAX_COMMENT_CHARS - len(begin))).rstrip()
@@ -311,7 +303,7 @@ def _violations_table(report: Report) -> str:
         position = format_location(first) + other_occurrences(findings, _MAX_PROBES_NAMED)
         affects = element("ul", *(element("li", client) for client in first.affects)) if first.affects else ""
         rule_cell = element("div", code(rule), *causes) if causes else code(rule)
-        rows.append(_html_row("td", rule_cell, first.severity, position, code(first.observed), affects))
+        rows.append(table_row((rule_cell, first.severity, position, code(first.observed), affects)))
     return _html_table(("rule", "severity", "position", "observed", "affects"), rows) + "\n\n" if rows else ""
 
 
@@ -330,8 +322,8 @@ def _details(summary: str, inside: Iterable[str]) -> str:
 
 def _html_table(heading: tuple[str, ...], rows: list[Element]) -> str:
     fitting, note = _fit([as_html(row) for row in rows], MAX_COMMENT_CHARS // 3)
-    last = [as_html(_html_row("td", note))] if note else []
-    return "\n".join(["<table>", as_html(_html_row("th", *heading)), *fitting, *last, "</table>"])
+    last = [as_html(table_row((note,)))] if note else []
+    return "\n".join(["<table>", as_html(table_row(heading, "th")), *fitting, *last, "</table>"])
 
 
 def _fit(texts: list[str], max_chars: int) -> tuple[list[str], str]:
@@ -341,7 +333,3 @@ def _fit(texts: list[str], max_chars: int) -> tuple[list[str], str]:
     omitted = len(texts) - len(fitting)
     note = f"{omitted} more omitted for length; the other report formats are complete" if omitted else ""
     return fitting, note
-
-
-def _html_row(kind: str, *cells: str | Element) -> Element:
-    return element("tr", *(element(kind, cell) for cell in cells))
