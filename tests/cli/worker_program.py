@@ -8,6 +8,7 @@ import signal
 import sys
 
 from welldone.cli import ui
+from welldone.cli.service_manager import ServiceManager
 from welldone.cli.supervisor import run_workers
 from welldone.cli.ui import UsageError
 from welldone.config.server import ServeSettings
@@ -110,5 +111,6 @@ if __name__ == "__main__":
             announce=_announce,
             formatter=LineFormatter("json", Redactor()),
             level=logging.INFO,
+            manager=ServiceManager({}),
         )
     )

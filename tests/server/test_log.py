@@ -56,7 +56,7 @@ def _line(
 @contextmanager
 def _logging(style: LogStyle = "text", level: int = logging.INFO) -> Iterator[io.StringIO]:
     stream = io.StringIO()
-    with LogHandler(style=style, level=level, secrets=[KEY], stream=stream):
+    with LogHandler(LineFormatter(style, Redactor([KEY])), level=level, stream=stream):
         yield stream
 
 
@@ -245,7 +245,7 @@ class _Stuck(io.StringIO):
 @pytest.mark.parametrize("style", ["text", "json"])
 def test_a_blocked_stream_drops_and_counts_lines_without_blocking(style: Literal["text", "json"]) -> None:
     stream = _Stuck()
-    subject = LogHandler(style=style, stream=stream)
+    subject = LogHandler(LineFormatter(style, Redactor()), stream=stream)
     with subject:
         log.event(logging.INFO, "first")
         assert stream.reached.wait(LIMIT_S)

@@ -262,7 +262,8 @@ def test_guessed_keys_neither_fill_the_memory_nor_evict_valid_ones() -> None:
         assert await setup.is_in(KEY)
         for number in range(keys.MAX_NEGATIVE_CACHED + 10):
             assert not await setup.is_in(f"guess-{number}")
-        assert setup.keys.cache_sizes == (1, keys.MAX_NEGATIVE_CACHED)
+        assert len(setup.keys._cached) == 1
+        assert len(setup.keys._negative_cache) == keys.MAX_NEGATIVE_CACHED
         lookups = len(setup.client.lookups)
         assert await setup.is_in(KEY)
         assert len(setup.client.lookups) == lookups

@@ -96,8 +96,8 @@ def run_workers(
     announce: Callable[[int], None],
     formatter: logging.Formatter,
     level: int,
+    manager: ServiceManager,
     reader: ConfigReader | None = None,
-    manager: ServiceManager | None = None,
 ) -> int:
     """Serve with `settings.workers` processes until a signal arrives; return the highest of their exit codes.
 
@@ -121,7 +121,6 @@ def run_workers(
                 on_ready=lambda: None,
                 places=() if reader is None else _principals(reader.config, reader.keys),
             )
-            manager = ServiceManager({}) if manager is None else manager
             return WorkerSupervisor(
                 settings.drain_s, serve, template, lambda: announce(port), reader=reader, manager=manager
             ).run()

@@ -1,7 +1,7 @@
 """Reload of the configuration: which settings change, which need a restart, and the report."""
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -62,8 +62,8 @@ def describe_changes(before: Config, new: Config, old_keys: Collection[str], key
         ("keys", _by_name(before.keys), _by_name(new.keys)),
     ]
     lines = [line for name, old, now in tables if (line := _describe_table(name, old, now))]
-    unnamed = [(verb, len(set(some) - set(others))) for verb, some, others in _directions(old_keys, keys)]
-    counts = [f"{verb} {count}" for verb, count in unnamed if count]
+    unnamed = {"added": len({*keys} - {*old_keys}), "removed": len({*old_keys} - {*keys})}
+    counts = [f"{verb} {count}" for verb, count in unnamed.items() if count]
     lines += [f"keys without a name: {', '.join(counts)}"] if counts else []
     names = [
         field.name
@@ -76,10 +76,6 @@ def describe_changes(before: Config, new: Config, old_keys: Collection[str], key
 
 def _by_name(tables: Iterable[UpstreamSettings | ModelSettings | KeySettings]) -> dict[str, object]:
     return {table.name: table for table in tables}
-
-
-def _directions(old: Collection[str], new: Collection[str]) -> Sequence[tuple[str, Collection[str], Collection[str]]]:
-    return (("added", new, old), ("removed", old, new))
 
 
 def _describe_table(table: str, old: Mapping[str, object], new: Mapping[str, object]) -> str:

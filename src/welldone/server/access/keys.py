@@ -338,11 +338,6 @@ class SharedApiKeys(ApiKeys):
         }
         self._by_name |= {cached.key.name: cached.key for cached in self._cached.values()}
 
-    @property
-    def cache_sizes(self) -> tuple[int, int]:
-        """The numbers of cached keys and of cached unknown keys."""
-        return len(self._cached), len(self._negative_cache)
-
     async def authenticate(self, headers: Mapping[str, str]) -> str:
         """The principal of a request."""
         digest = presented_digest(headers)

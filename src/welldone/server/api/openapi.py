@@ -312,26 +312,27 @@ _PAGE_QUERIES: Json = {
     "after": TEXT,
 }
 
-_RESUME_HEADERS: Json = {RESUME_HEADER: TEXT}
 _STREAM_QUERIES: Json = {"stream": _BOOLEAN, "starting_after": _COUNT}
 _RESUMED: Json = {SSE_TYPE: {"description": "The events after the last one that the client has"}}
 
+
+def _generation(summary: str, reply: str, body: str) -> Operation:
+    """An operation whose reply may be a stream that can be resumed."""
+    return Operation(summary, reply, body, SSE_TYPE, headers={RESUME_HEADER: TEXT})
+
+
 OPERATIONS = {  # `*` in a path matches a name or an id, as in `server/routes.py`
-    "POST /chat/completions": Operation(
-        "Create a chat completion", "ChatCompletion", "ChatRequest", SSE_TYPE, headers=_RESUME_HEADERS
-    ),
+    "POST /chat/completions": _generation("Create a chat completion", "ChatCompletion", "ChatRequest"),
     "POST /chat/completions/input_tokens": Operation(
         "Count the prompt tokens of a chat", "ResponseTokens", "ChatRequest"
     ),
-    "POST /completions": Operation(
-        "Create a text completion", "Completion", "CompletionRequest", SSE_TYPE, headers=_RESUME_HEADERS
-    ),
+    "POST /completions": _generation("Create a text completion", "Completion", "CompletionRequest"),
     "POST /embeddings": Operation("Create embeddings", "Embeddings", "EmbeddingsRequest"),
     "POST /rerank": _RERANK_OPERATION,
     "POST /reranking": _RERANK_OPERATION,
     "POST /tokenize": Operation("Convert text to tokens", "Tokens", "TokenizeRequest"),
     "POST /detokenize": Operation("Convert tokens to text", "DetokenizedText", "DetokenizeRequest"),
-    "POST /responses": Operation("Create a response", "Response", "ResponseRequest", SSE_TYPE, headers=_RESUME_HEADERS),
+    "POST /responses": _generation("Create a response", "Response", "ResponseRequest"),
     "POST /responses/input_tokens": Operation(
         "Count the input tokens of a response", "ResponseTokens", "ResponseRequest"
     ),
@@ -350,13 +351,7 @@ OPERATIONS = {  # `*` in a path matches a name or an id, as in `server/routes.py
     ),
     "GET /streams/*": Operation("Resume a stream", _RESUMED, headers={LAST_EVENT_HEADER: _COUNT}, statuses=(410,)),
     "DELETE /streams/*": Operation("Stop and forget a stream", "StreamDeleted"),
-    "POST /messages": Operation(
-        "Create a message (Anthropic's API)",
-        "AnthropicMessage",
-        "AnthropicRequest",
-        SSE_TYPE,
-        headers=_RESUME_HEADERS,
-    ),
+    "POST /messages": _generation("Create a message (Anthropic's API)", "AnthropicMessage", "AnthropicRequest"),
     "POST /messages/count_tokens": Operation(
         "Count the input tokens of a message (Anthropic's API)", "AnthropicTokens", "AnthropicTokensRequest"
     ),

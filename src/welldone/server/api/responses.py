@@ -496,19 +496,17 @@ class ResponsesApi(DialectApi, kw_only=True):
         job.gen_request.on_end = on_end
         try:
             await self.generator.generate(job.ctx, job.backend, job.gen_request)
-        except ApiError as error:
-            log.event(
-                logging.WARNING, _BACKGROUND_FAILED, {"request_id": job.ctx.id, "error": error.code or error.message}
-            )
+        except Exception as raised:  # noqa: BLE001 - outermost layer of a task: logged, and reported to the client
+            logged: dict[str, log.FieldValue] = {"request_id": job.ctx.id}
+            if isinstance(raised, ApiError):
+                error = raised
+                log.event(logging.WARNING, _BACKGROUND_FAILED, logged | {"error": error.code or error.message})
+            else:
+                error = internal_error(job.ctx.id)
+                log.event(logging.ERROR, _BACKGROUND_FAILED, logged, error=raised)
             result = response | {"status": "failed", "error": response_error_object(error.to_failure())}
             if stream is not None:
                 stream.fail(error)
-        except Exception as error:  # noqa: BLE001 - outermost layer of a task: logged, and reported to the client
-            log.event(logging.ERROR, _BACKGROUND_FAILED, {"request_id": job.ctx.id}, error=error)
-            api_error = internal_error(job.ctx.id)
-            result = response | {"status": "failed", "error": response_error_object(api_error.to_failure())}
-            if stream is not None:
-                stream.fail(api_error)
         finally:
             self._store_response(job, cancelled if stream is not None and stream.is_stopped else result)
 

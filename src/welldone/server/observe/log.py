@@ -338,13 +338,7 @@ class LogHandler(logging.Handler):
     """Writes all log records of the process to a stream, from `start` to `close`."""
 
     def __init__(
-        self,
-        *,
-        style: LogStyle = "text",
-        has_colors: bool = False,
-        level: int = logging.INFO,
-        secrets: Iterable[str] = (),
-        stream: LogStream | None = None,
+        self, formatter: LineFormatter | None = None, *, level: int = logging.INFO, stream: LogStream | None = None
     ) -> None:
         super().__init__()
         self._overflowed = 0  # counted under the handler's lock
@@ -355,7 +349,7 @@ class LogHandler(logging.Handler):
         self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
         self._is_closing = threading.Event()
         self._levels: tuple[int, int] | None = None
-        self._formatter = LineFormatter(style, Redactor(secrets), has_colors=has_colors)
+        self._formatter = LineFormatter("text", Redactor()) if formatter is None else formatter
         self.setFormatter(self._formatter)
 
     @property
@@ -470,15 +464,11 @@ def log_level(settings: ServeSettings) -> int:
 
 def make_formatter(settings: ServeSettings, secrets: Iterable[str]) -> LineFormatter:
     """A formatter for these settings."""
-    return LineFormatter(log_style(settings), Redactor(secrets), has_colors=_shows_colors())
+    # Colours where stderr is a terminal with them; see https://no-color.org.
+    has_colors = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return LineFormatter(log_style(settings), Redactor(secrets), has_colors=has_colors)
 
 
 def make_log_handler(settings: ServeSettings, secrets: Iterable[str], stream: LogStream | None = None) -> LogHandler:
     """A log handler for these settings, not started."""
-    style, level = log_style(settings), log_level(settings)
-    return LogHandler(style=style, has_colors=_shows_colors(), level=level, secrets=secrets, stream=stream)
-
-
-def _shows_colors() -> bool:
-    """Whether stderr is a terminal with colours; see https://no-color.org."""
-    return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return LogHandler(make_formatter(settings, secrets), level=log_level(settings), stream=stream)
