@@ -3,7 +3,6 @@
 The reply is parsed by the judge's view (`rules/view`), streamed or not.
 """
 
-import json
 import math
 import re
 from bisect import bisect_left
@@ -18,7 +17,7 @@ import msgspec
 from welldone.check.reading import READERS, ParsedChoice, ParsedDelta
 from welldone.http.recording_client import RecordedResponse
 from welldone.reporting import single_line
-from welldone.rules.trace import Trace, complete_frames
+from welldone.rules.trace import Trace, complete_frames, parse_object
 from welldone.rules.view.choices import as_object, as_text, is_int
 from welldone.rules.view.view import STREAM_KINDS, TraceView
 
@@ -56,11 +55,7 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def json(self) -> dict[str, Any] | None:
         """The body if it is a JSON object."""
-        try:
-            value = None if self.body is None else json.loads(self.body)
-        except (ValueError, RecursionError):
-            return None
-        return value if isinstance(value, dict) else None
+        return None if self.body is None else parse_object(self.body)
 
 
 class ProbeReply:
@@ -127,10 +122,7 @@ class ProbeReply:
     @cached_property
     def json(self) -> dict[str, Any]:
         """The body if it is a JSON object, else an empty object."""
-        try:
-            return as_object(json.loads(self.recording.body))
-        except (ValueError, RecursionError):
-            return {}
+        return parse_object(self.recording.body) or {}
 
     @property
     def error_summary(self) -> str:

@@ -152,14 +152,20 @@ def _dechunk(framed: bytes) -> tuple[bytes, bool, tuple[int, ...]]:
     return b"".join(chunks), complete, tuple(len(chunk) for chunk in chunks)
 
 
+def parse_object(data: bytes | str) -> dict[str, Any] | None:
+    """Parse a JSON object; None if the bytes are something else."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def read_record(data: bytes) -> dict[str, Any] | None:
     """Parse a trace record; None if the bytes are something else."""
     if not data.lstrip().startswith(b"{") or _HAS_BODY.search(data) is None:
         return None
-    try:
-        record = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
+    record = parse_object(data) or {}
     is_record = any(isinstance(record.get(name), str) for name in _BODY_FIELDS) and "choices" not in record
     return record if is_record else None
 

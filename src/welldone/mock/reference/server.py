@@ -154,10 +154,7 @@ class ReferenceServer(MockResponder):
         error = "We could not parse the JSON body of your request"
         if not http_request.is_utf8:
             raise schemas.invalid_request(f"{error}: it is not UTF-8.")
-        try:
-            return msgspec.json.decode(http_request.body, type=dict[str, Any])
-        except (msgspec.DecodeError, RecursionError):
-            raise schemas.invalid_request(f"{error}.") from None
+        return _decode_object(http_request.body, f"{error}.")
 
     def parse(self, http_request: MockHttpRequest, body_type: type[RequestBodyType]) -> RequestBodyType:
         """Parse and validate the body of a request. Raises `MockApiError`."""
@@ -171,10 +168,7 @@ class ReferenceServer(MockResponder):
         """Answer the handshake of a WebSocket, or one of its messages: the events of the reply are sent as messages."""
         if http_request.method == "GET":
             return accept_socket(http_request.headers)
-        try:
-            event = msgspec.json.decode(http_request.body, type=dict[str, Any])
-        except (msgspec.DecodeError, RecursionError):
-            raise schemas.invalid_request("The message is not a JSON object.") from None
+        event = _decode_object(http_request.body, "The message is not a JSON object.")
         if event.pop("type", None) != "response.create":
             raise schemas.invalid_request("Invalid 'type': it must be 'response.create'.", "type", "invalid_value")
         previous = event.get("previous_response_id")
@@ -220,3 +214,10 @@ def _is_anthropic_path(http_request: MockHttpRequest) -> bool:
 def _is_google_path(http_request: MockHttpRequest) -> bool:
     path = http_request.path.partition("?")[0]
     return path.startswith("/v1beta/") or GEMINI_PATH.fullmatch(unquote(path)) is not None
+
+
+def _decode_object(body: str, message: str) -> Json:
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        raise schemas.invalid_request(message) from None

@@ -12,6 +12,7 @@ from welldone.mock.script import MockChunk, MockReply
 from welldone.mock.server import MockHttpRequest
 from welldone.protocol import sse
 from welldone.protocol.events import Json
+from welldone.rules.trace import parse_object
 from welldone.rules.view.choices import as_list, as_object, as_text
 from welldone.rules.view.gemini import GeminiReplyView
 
@@ -42,11 +43,7 @@ class MockExchange:
     @cached_property
     def json(self) -> Json | None:
         """The body of the request if it is a JSON object."""
-        try:
-            value = json.loads(self.http_request.body)
-        except (ValueError, RecursionError):
-            return None
-        return value if isinstance(value, dict) else None
+        return parse_object(self.http_request.body)
 
     @property
     def fields(self) -> Json:
