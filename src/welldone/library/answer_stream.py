@@ -27,10 +27,7 @@ from welldone.protocol.fields import read_usage
 from welldone.protocol.finish_reasons import FINISH_REASONS, finish_reason_for
 from welldone.protocol.lenient_json import clean_unicode
 from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.request_facts import (
-    TRUNCATED_REASONS,
-    RequestFacts,
-)
+from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter"]
 """Finish reasons of OpenAI. The writers also take those that other providers document, such as `end_turn`."""

@@ -39,7 +39,30 @@ LogprobEntries: TypeAlias = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 _USAGE_REQUIRED = RequestFacts(include_usage=True)
 
 
-class ChatStream(AnswerStream):
+class _ChunkStream(AnswerStream):
+    """An answer of chat or completions, which may have several choices."""
+
+    def finish(
+        self, reason: FinishReason | str | None = None, *, usage: UsageCounts | None = None, index: int = 0
+    ) -> bytes:
+        """Return the end of a choice and, if it is the last one, of the stream.
+
+        The default reason is `tool_calls` after tool calls, else `stop`.
+        """
+        return self._finish(reason, usage, index)
+
+    def _write_logprobs(self, logprobs: LogprobEntries, index: int) -> bytes:
+        value = dict(logprobs) if isinstance(logprobs, Mapping) else {"content": list(logprobs)}
+        self._check(index, "text")
+        started = self._start()
+        if self._ENDPOINT is Endpoint.CHAT:
+            complete = read_chat_logprobs(value, RepairLog())
+        else:
+            complete = read_completions_logprobs(value, self._choices[index].text_length, RepairLog())
+        return started if complete is None else started + self._write(Logprobs(index, complete))
+
+
+class ChatStream(_ChunkStream):
     """Writes an answer of /v1/chat/completions.
 
     `request` is the body of the request: it decides the number of choices, and whether the client gets a usage chunk.
@@ -102,24 +125,8 @@ class ChatStream(AnswerStream):
         """Return a piece of the arguments (JSON text) of the last tool call."""
         return self._add_arguments(text, index)
 
-    def finish(
-        self, reason: FinishReason | str | None = None, *, usage: UsageCounts | None = None, index: int = 0
-    ) -> bytes:
-        """Return the end of a choice and, if it is the last one, of the stream.
 
-        The default reason is `tool_calls` after tool calls, else `stop`.
-        """
-        return self._finish(reason, usage, index)
-
-    def _write_logprobs(self, logprobs: LogprobEntries, index: int) -> bytes:
-        value = logprobs if isinstance(logprobs, Mapping) else {"content": list(logprobs), "refusal": None}
-        complete = read_chat_logprobs(dict(value), RepairLog())
-        self._check(index, "text")
-        started = self._start()
-        return started if complete is None else started + self._write(Logprobs(index, complete))
-
-
-class CompletionsStream(AnswerStream):
+class CompletionsStream(_ChunkStream):
     """Writes an answer of /v1/completions. For the parameters see `ChatStream`."""
 
     _ENDPOINT = Endpoint.COMPLETIONS
@@ -148,19 +155,6 @@ class CompletionsStream(AnswerStream):
         if text:
             self._choices[index].text_length += len(text)
         return written
-
-    def finish(
-        self, reason: FinishReason | str | None = None, *, usage: UsageCounts | None = None, index: int = 0
-    ) -> bytes:
-        """Return the end of a choice and, if it is the last one, of the stream."""
-        return self._finish(reason, usage, index)
-
-    def _write_logprobs(self, logprobs: LogprobEntries, index: int) -> bytes:
-        value = dict(logprobs) if isinstance(logprobs, Mapping) else {"content": list(logprobs)}
-        self._check(index, "text")
-        started = self._start()
-        complete = read_completions_logprobs(value, self._choices[index].text_length, RepairLog())
-        return started if complete is None else started + self._write(Logprobs(index, complete))
 
 
 class _SingleChoiceStream(AnswerStream):
