@@ -22,12 +22,7 @@ from welldone.library.arguments import (
     require_bytes,
 )
 from welldone.library.body_start import BodyStart, starts_json
-from welldone.library.iteration import (
-    require_async_iterable,
-    require_iterable,
-    run_to_end,
-    run_to_end_async,
-)
+from welldone.library.iteration import require_async_iterable, require_iterable, run_to_end, run_to_end_async
 from welldone.protocol.dialects.anthropic.objects import error_type_for_status
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.events import EventOrderError, Failure, FailureMapper
