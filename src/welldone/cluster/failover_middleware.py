@@ -7,18 +7,11 @@ the middleware, the client's connection would just break.
 
 import re
 from http import HTTPStatus
-from typing import Any
-
-import msgspec
 
 from welldone.cluster.asgi_relay import ASGIApp, ASGIMessage, Receive, Send, send_error
-from welldone.gateway.errors import ApiError, ErrorFormat, shutting_down
-from welldone.protocol.dialects.anthropic import emitter as messages
-from welldone.protocol.dialects.chat import error_and_done
+from welldone.gateway.errors import ErrorFormat, shutting_down
+from welldone.gateway.stream_endings import SERVER_GONE, error_ending
 from welldone.protocol.dialects.gemini.objects import METHOD_PATH
-from welldone.protocol.dialects.gemini.writer import GeminiDialect
-from welldone.protocol.dialects.responses import objects as responses
-from welldone.protocol.dialects.responses.emitter import encode_event
 
 _ATTEMPTS = 3
 """A node that dies may have run two fronts, and the second attempt may have gone to it as well."""
@@ -27,7 +20,6 @@ _TAIL_BYTES = 4_096  # kept of a stream: more than Ollama's last line, and more 
 _SEQUENCE_NUMBER = re.compile(rb'"sequence_number": ?(\d{1,12})')
 _EVENT_FIELD = b"event: "
 _FIRST_EVENT_LIMIT_BYTES = 2**16  # kept of `response.created`, whose response object the last event repeats
-_DATA_LINE = re.compile(rb"^data: (\{.*\})$", re.MULTILINE)
 _SSE_TYPE, _NDJSON_TYPE = b"text/event-stream", b"application/x-ndjson"
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
 _DONE_FRAMES = (b"data: [DONE]\n\n", b"data: [DONE]\r\n\r\n")
@@ -36,9 +28,6 @@ _FINAL_EVENTS = (b"message_stop", b"error", b"response.completed", b"response.fa
 """Last events of a stream; the front may die after them, before it ends the body."""
 _FINAL_ELEMENT_MARKERS = (b'"finishReason":"', b'data: {"error":')
 """Of the last element of a Gemini stream, which has no other end. In a text, the quotes would be escaped."""
-_SERVER_GONE = ApiError(
-    503, "The server stopped before the answer was complete. Try again.", code="server_gone", retry_after_s=1.0
-)
 _STOPPING_MESSAGE = shutting_down().message.encode()
 _ANSWER_MARKERS = (b"delta", b'"choices"', b'"done"', b'"candidates"')
 """Keys of every answer, in one dialect or another: what has one of them is not merely an error."""
@@ -73,7 +62,7 @@ class FailoverMiddleware:
         if response.is_started:
             await response.end_with_error(error)
         else:
-            await send_error(send, _SERVER_GONE, _error_format(scope["path"]))
+            await send_error(send, SERVER_GONE, _error_format(scope["path"]))
 
 
 class _ReplayableRequest:
@@ -228,16 +217,11 @@ class _TrackedResponse:
 
     def _error_ending(self) -> bytes:
         """Return the error event in the dialect of the path."""
-        error = _SERVER_GONE
-        if _is_endpoint(self._path, "messages"):
-            return messages.encode_error_event(error.to_failure())
-        if _is_endpoint(self._path, "responses"):
-            return _response_failed_frame(self._first_event, self._sequence_number + 1)
-        if METHOD_PATH.fullmatch(self._path):
-            return GeminiDialect().final_error_bytes(error.to_failure())
         if self._path.startswith("/api/"):
-            return error.body(ErrorFormat.OLLAMA) + b"\n"
-        return error_and_done(error.to_failure())
+            return SERVER_GONE.body(ErrorFormat.OLLAMA) + b"\n"
+        dialect = next((name for name in ("messages", "responses") if _is_endpoint(self._path, name)), "chat")
+        endpoint = "gemini" if METHOD_PATH.fullmatch(self._path) else dialect
+        return error_ending(endpoint, self._first_event, self._sequence_number + 1)
 
 
 def _error_format(path: str) -> ErrorFormat:
@@ -246,20 +230,6 @@ def _error_format(path: str) -> ErrorFormat:
     if METHOD_PATH.fullmatch(path):
         return ErrorFormat.GEMINI
     return ErrorFormat.OLLAMA if path.startswith("/api/") else ErrorFormat.OPENAI
-
-
-def _response_failed_frame(first_event: bytes, sequence_number: int) -> bytes:
-    """Return `response.failed` with the response object of the first event, or `error` if that is not known."""
-    error = responses.response_error_object(_SERVER_GONE.to_failure())
-    try:
-        found = _DATA_LINE.search(first_event)
-        response = None if found is None else msgspec.json.decode(found[1], type=dict[str, Any]).get("response")
-    except msgspec.MsgspecError:
-        response = None
-    if not isinstance(response, dict):
-        return encode_event({"type": "error", "sequence_number": sequence_number, "param": None, **error})
-    failed = {**response, "status": "failed", "error": error}
-    return encode_event({"type": "response.failed", "sequence_number": sequence_number, "response": failed})
 
 
 def _is_endpoint(path: str, *names: str) -> bool:

@@ -1,0 +1,49 @@
+"""The end of a stream whose server has died, written by another process that has sent its events to the client."""
+
+import re
+from typing import Any
+
+import msgspec
+
+from welldone.gateway.errors import ApiError
+from welldone.protocol.dialects.anthropic.emitter import encode_error_event
+from welldone.protocol.dialects.chat import error_and_done
+from welldone.protocol.dialects.gemini.writer import GeminiDialect
+from welldone.protocol.dialects.responses.emitter import encode_event
+from welldone.protocol.dialects.responses.objects import response_error_object
+
+SERVER_GONE = ApiError(
+    503, "The server stopped before the answer was complete. Try again.", code="server_gone", retry_after_s=1.0
+)
+_DATA_LINE = re.compile(rb"^data: (\{.*\})$", re.MULTILINE)
+
+
+def error_ending(endpoint: str, first_event: bytes, sequence_number: int) -> bytes:
+    """Return the error event of an endpoint, and its end of the stream; that of a chat for other endpoints.
+
+    `first_event` and `sequence_number`, that of the error, are for `responses`.
+    """
+    failure = SERVER_GONE.to_failure()
+    match endpoint:
+        case "messages":
+            return encode_error_event(failure)
+        case "responses":
+            return _response_failed_frame(first_event, sequence_number)
+        case "gemini":
+            return GeminiDialect().final_error_bytes(failure)
+        case _:
+            return error_and_done(failure)
+
+
+def _response_failed_frame(first_event: bytes, sequence_number: int) -> bytes:
+    """Return `response.failed` with the response object of the first event, or `error` if that is not known."""
+    error = response_error_object(SERVER_GONE.to_failure())
+    try:
+        found = _DATA_LINE.search(first_event)
+        response = None if found is None else msgspec.json.decode(found[1], type=dict[str, Any]).get("response")
+    except msgspec.MsgspecError:
+        response = None
+    if not isinstance(response, dict):
+        return encode_event({"type": "error", "sequence_number": sequence_number, "param": None, **error})
+    failed = {**response, "status": "failed", "error": error}
+    return encode_event({"type": "response.failed", "sequence_number": sequence_number, "response": failed})
