@@ -10,14 +10,14 @@ import pytest
 
 from tests.http.aio import run
 from tests.live.redis import NEEDS_REDIS, RealRedis, real_redis
-from tests.server.resumable import ASKS, GatedUpstream, connect, gated_gateway, request, resume
+from tests.server.resumable import ASKS, Connection, GatedUpstream, connect, gated_gateway, request, resume
 from tests.server.running_gateway import Gateway
-from tests.server.test_resume import CHUNKS, failed, start
+from tests.server.test_resume import CHUNKS, failed, start, wait_until
 from tests.server.test_resume_responses import BACKGROUND, values
 from welldone.config.server import LimitsSettings
 from welldone.server.access.redis_store import STREAMS_PREFIX, RedisStoreClient
-from welldone.server.access.store import STREAM_COPIES, SharedStore, StoreUnavailableError
-from welldone.server.resume.events import EventBatch, StreamLostError, StreamState
+from welldone.server.access.store import STREAM_COPIES, RefusedError, SharedStore, StoreUnavailableError
+from welldone.server.resume.events import LOST, EventBatch, StreamLostError, StreamState
 from welldone.server.resume.sources import StoreSource
 
 pytestmark = [NEEDS_REDIS, pytest.mark.tier2]
@@ -162,7 +162,7 @@ def test_without_the_store_streams_are_resumed_where_they_run(tmp_path: Path, re
             await first.read_events(3)
             live = await resume(other, first.stream_id, 3, MINE)
             redis.kill()
-            assert await failed(other, "stream_unknown", 0, MINE) == (404, "stream_not_found")
+            assert await failed(other, "stream_unknown", 0, MINE) == (503, "store_unavailable")
             rest = await resume(one, first.stream_id, 3, MINE)
             redis.start()
             await upstream.allow_all()
@@ -170,6 +170,77 @@ def test_without_the_store_streams_are_resumed_where_they_run(tmp_path: Path, re
             assert expected[-1].endswith(b"[DONE]\n\n")
             events = await live.read_all()  # Redis stores nothing across restarts
             assert events == expected if live.is_complete else events == expected[: len(events)]
+
+    run(work())
+
+
+async def resume_when_known(gate: Gateway, stream_id: str, after: int, headers: str) -> Connection:
+    """Resume a stream as the client of docs/resume.md does: while the reply is a 503 with Retry-After, try again."""
+    while True:
+        connection = await resume(gate, stream_id, after, headers)
+        if connection.status != 503:
+            return connection
+        await connection.read_all()
+        assert connection.headers["retry-after"] == "1"
+        assert connection.json["error"]["code"] == "store_unavailable"
+        assert connection.json["error"]["type"] == "server_error"
+
+
+def test_while_the_store_is_silent_no_stream_is_said_to_be_unknown(
+    tmp_path: Path, redis: RealRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        upstream = GatedUpstream(CHUNKS)
+        async with two_gateways(tmp_path, upstream, redis) as (one, other):
+            await upstream.allow(3)
+            first = await start(one, ASKS + MINE)
+            seen = await first.read_events(3)
+            live = await resume_when_known(other, first.stream_id, 0, MINE)
+            assert await live.read_events(3) == seen
+            redis.suspend()
+            for _ in range(5):
+                assert await failed(other, first.stream_id, 3, MINE) == (503, "store_unavailable")
+                assert await failed(other, "stream_unknown", 0, MINE) == (503, "store_unavailable")
+            deleted = await request(other.server.port, f"/v1/streams/{first.stream_id}", MINE, "DELETE")
+            assert (deleted.status, deleted.json["error"]["code"]) == (503, "store_unavailable")
+            late = await start(one, ASKS + MINE)  # its copy is written when the store is back
+            await late.read_events(3)
+            redis.resume()
+            found = await resume_when_known(other, late.stream_id, 0, MINE)
+            assert found.status == 200
+            again = await resume_when_known(other, first.stream_id, 3, MINE)
+            await upstream.allow_all()
+            rest = await again.read_all()
+            assert (again.status, again.is_complete) == (200, True)
+            assert await live.read_all() == seen + rest
+            unknown = await resume_when_known(other, "stream_unknown", 0, MINE)
+            assert unknown.status == 404
+            await first.read_all()
+
+    run(work())
+    warnings = [message for message in caplog.messages if "the store of resumable streams is unavailable" in message]
+    assert 1 <= len(warnings) <= 2  # each gateway once
+
+
+def test_a_store_that_comes_back_empty_gets_the_running_streams_again(tmp_path: Path, redis: RealRedis) -> None:
+    async def work() -> None:
+        upstream = GatedUpstream(CHUNKS)
+        async with two_gateways(tmp_path, upstream, redis) as (one, other):
+            await upstream.allow(3)
+            first = await start(one, ASKS + MINE)
+            seen = await first.read_events(3)
+            live = await resume_when_known(other, first.stream_id, 0, MINE)
+            await live.read_events(3)
+            redis.kill()
+            redis.start()
+            while (again := await resume_when_known(other, first.stream_id, 0, MINE)).status != 200:
+                await again.read_all()
+            assert await again.read_events(3) == seen
+            await upstream.allow_all()
+            whole = await again.read_all()
+            assert again.is_complete
+            assert whole[-1].endswith(b"[DONE]\n\n")
+            assert await first.read_all() == whole
 
     run(work())
 
@@ -202,6 +273,10 @@ def test_events_are_stored_once_and_trimmed(redis: RealRedis) -> None:
             assert await client.append_events("a", batch(2, [], 4, StreamState.COMPLETE), 30.0) is None
             await client.drop_events("a")
             assert await client.read_events("a", 0) is None
+            assert await client.append_events("a", batch(2, [b"5"], 5), 30.0) == LOST
+            assert await client.read_events("a", 0) is None
+            assert await client.append_events("a", batch(4, [b"5"], 5), 30.0) is None  # the others are not kept
+            assert await client.read_events("a", 0) == batch(4, [b"5"], 5)
         finally:
             await client.close()
 
@@ -217,6 +292,10 @@ def test_a_rejected_command_does_not_mark_the_store_as_down(redis: RealRedis, ca
         for _ in range(2):
             with pytest.raises(StoreUnavailableError):
                 await store.call(lambda client: client.append_events("a", batch(0, [b"1"], 1), 30.0))
+        assert await store.find(lambda client: client.get_response("a")) is None
+        redis.command("ACL", "SETUSER", "default", "-XRANGE", "-GET")
+        assert await StoreSource(store, "me", "stream_1").find() is None  # nothing is shared
+        assert await store.find(lambda client: client.get_response("a")) is None
         assert store.is_up
         assert caplog.messages == ["the store rejects a command"]
         await store.close()
@@ -236,6 +315,31 @@ def test_a_copy_that_expires_is_lost_for_its_reader(redis: RealRedis) -> None:
         assert (await source.read(0, 5.0)).events == [b"1"]
         with pytest.raises(StreamLostError):
             await source.read(1, 60.0)
+        await store.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("fault", "end"),
+    [
+        (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+        (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
+    ],
+    ids=["failover", "full"],
+)
+def test_a_store_that_rejects_writes_for_a_while_is_down(
+    redis: RealRedis, fault: tuple[str, ...], end: tuple[str, ...]
+) -> None:
+    async def work() -> None:
+        store = SharedStore(RedisStoreClient(redis.url), use=STREAM_COPIES)
+        redis.command(*fault)
+        with pytest.raises(StoreUnavailableError) as caught:
+            await store.call(lambda client: client.append_events("a", batch(0, [b"1"], 1), 30.0))
+        assert not isinstance(caught.value, RefusedError)
+        redis.command(*end)
+        await wait_until(lambda: store.is_up)
+        assert await store.call(lambda client: client.append_events("a", batch(0, [b"1"], 1), 30.0)) is None
         await store.close()
 
     run(work())

@@ -22,7 +22,7 @@ from welldone.server.access.keys import (
     SharedKey,
     key_digest,
 )
-from welldone.server.access.store import LimitCount, SharedStore, StoreError
+from welldone.server.access.store import STORE_RETRY_S, LimitCount, SharedStore, StoreError, StoreUnavailableError
 
 KEY, OTHER, OWN, NAMED = "wd-shared-0123456789", "wd-shared-9876543210", "wd-own-0123456789", "wd-named-0123456789"
 
@@ -191,7 +191,8 @@ def test_an_expired_key_is_rejected_while_the_store_is_unavailable() -> None:
         setup.client.is_broken = True
         for _ in range(3):  # a key in use stays valid, however long the outage
             assert await setup.is_in(OTHER)
-            assert not await setup.is_in(KEY)
+            with pytest.raises(StoreUnavailableError):
+                await setup.name(KEY)
             setup.now += UNUSED_TTL_S
 
     with_setup(work)
@@ -209,7 +210,7 @@ def test_an_unknown_key_is_rejected_and_a_new_one_soon_accepted() -> None:
     with_setup(work)
 
 
-def test_while_the_store_is_unavailable_cached_keys_are_accepted_and_others_rejected() -> None:
+def test_while_the_store_is_unavailable_cached_keys_are_accepted_and_others_get_a_503() -> None:
     async def work(setup: Setup) -> None:
         setup.client.give(KEY, name="ci", models=["qwen-*"])
         setup.client.give(OTHER, name="boss")
@@ -218,7 +219,10 @@ def test_while_the_store_is_unavailable_cached_keys_are_accepted_and_others_reje
         setup.now += 100 * CACHE_TTL_S
         for _ in range(2):
             assert await setup.is_in(KEY)
-            assert not await setup.is_in(OTHER)
+            with pytest.raises(ApiError) as caught:  # it may be valid
+                await setup.name(OTHER)
+            assert (caught.value.status, caught.value.code) == (503, "store_unavailable")
+            assert caught.value.retry_after_s == STORE_RETRY_S
             setup.now += 100 * CACHE_TTL_S
         assert not setup.keys.may_use("ci", "phi-4")
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,9 +137,66 @@ def test_without_the_store_each_front_end_has_its_own(tmp_path: Path, redis: Rea
             redis.kill()
             made = response_of(await create(one, "first"))
             assert (await create(one, "second", previous_response_id=made["id"])).status == 200
-            assert (await other.get(f"{PATH}/{made['id']}", MINE)).status == 404
+            assert (await other.get(f"{PATH}/{made['id']}", MINE)).status == 503
 
     run(body())
+
+
+async def when_known(send: Callable[[], Awaitable[RecordedReply]]) -> RecordedReply:
+    """Send a request again while the reply is a 503 with Retry-After."""
+    while (reply := await send()).status == 503:
+        assert is_unavailable(reply)
+    return reply
+
+
+def is_unavailable(reply: RecordedReply) -> bool:
+    """Whether it is a 503 of the store, which clients try again."""
+    headers = {name.lower(): value for name, value in reply.capture.headers or ()}
+    return (reply.status, reply.error["code"], headers["retry-after"]) == (503, "store_unavailable", "1")
+
+
+def test_while_the_store_is_silent_no_response_is_said_to_be_unknown(
+    tmp_path: Path, redis: RealRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        async with front_ends(tmp_path, redis) as (one, other):
+            before = response_of(await create(one, "first"))["id"]
+            await when_known(lambda: other.get(f"{PATH}/{before}/input_items", MINE))  # it is written
+            at_other = response_of(await create(other, "mine"))["id"]
+            redis.suspend()
+            during = response_of(await create(one, "second"))["id"]
+            for number in range(3):
+                for made in (during, f"resp_{number}"):
+                    for reply in (
+                        await other.get(f"{PATH}/{made}", MINE),
+                        await other.get(f"{PATH}/{made}", MINE, method="DELETE"),
+                        await other.get(f"{PATH}/{made}/input_items", MINE),
+                        await other.get(f"{PATH}/{made}/cancel", MINE, method="POST"),
+                        await other.get(f"{PATH}/{made}?stream=true", MINE),
+                        await create(other, "more", previous_response_id=made),
+                        await create(other, "more", previous_response_id=made, stream=True),
+                        await other.post({"model": "x", "previous_response_id": made}, f"{PATH}/compact", MINE),
+                    ):
+                        assert is_unavailable(reply)
+            assert (await create(other, "more", previous_response_id=at_other)).status == 200  # it needs no store
+            assert (await other.get(f"{PATH}/{at_other}", MINE)).status == 200
+            deleted = await other.get(f"{PATH}/{at_other}", MINE, method="DELETE")
+            assert deleted.status == 503  # it would still be in the store
+            assert (await other.get(f"{PATH}/{at_other}", MINE)).status == 200
+            redis.resume()
+            for made in (before, during):
+                reply = await when_known(partial(create, other, "more", previous_response_id=made))
+                assert reply.status == 200
+            for gate in (other, one):
+                reply = await when_known(partial(gate.get, f"{PATH}/resp_unknown", MINE))
+                assert (reply.status, reply.error["code"]) == (404, "not_found")
+            reply = await when_known(lambda: other.get(f"{PATH}/{at_other}", MINE, method="DELETE"))
+            assert reply.json["deleted"] is True
+            assert (await when_known(lambda: one.get(f"{PATH}/{at_other}", MINE))).status == 404
+
+    run(body())
+    warnings = [message for message in caplog.messages if "the store of stored responses is unavailable" in message]
+    assert 1 <= len(warnings) <= 2  # each front end once
 
 
 def test_nothing_is_shared_without_a_time(tmp_path: Path, redis: RealRedis) -> None:

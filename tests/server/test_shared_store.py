@@ -381,5 +381,5 @@ def test_keys_of_the_wrong_type_do_not_mark_the_store_as_down(
 
     with caplog.at_level(logging.WARNING):
         run(work())
-    assert [record.message for record in caplog.records if "wrong type" in record.message] != []
+    assert [record.message for record in caplog.records if "rejects a command" in record.message] != []
     assert AWAY not in caplog.text

@@ -256,7 +256,7 @@ def _unauthorized(message: str) -> ApiError:
 # Keys in a key file or in the shared store, which may change while the server runs, with a cache.
 #
 # Keys are looked up by digest: the timing of the lookup may reveal parts of a digest, from which no key can be derived.
-# While the store is unavailable, cached keys stay valid and all others are rejected.
+# While the store is unavailable, cached keys stay valid and all others get a 503: they may be valid.
 
 
 CACHE_TTL_S = 5.0
@@ -339,7 +339,11 @@ class SharedApiKeys(ApiKeys):
         self._by_name |= {cached.key.name: cached.key for cached in self._cached.values()}
 
     async def authenticate(self, headers: Mapping[str, str]) -> str:
-        """The principal of a request."""
+        """The principal of a request.
+
+        Raises:
+            ApiError: as `principal`; 503 for a key that only the store knows, while it is unavailable.
+        """
         digest = presented_digest(headers)
         name = self._principal_of(digest)
         if name is not None:
@@ -364,7 +368,7 @@ class SharedApiKeys(ApiKeys):
             value = await self._find(digest)
         except StoreUnavailableError:
             if cached is None:
-                return None
+                raise
             cached.expires_at = now  # restarts UNUSED_TTL_S
             return cached.key
         self._evict(digest)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ResponseError
+from redis.exceptions import MasterDownError, OutOfMemoryError, ReadOnlyError, ResponseError
 
 from welldone.server.access.store import (
     STORE_TIMEOUT_S,
@@ -27,9 +27,8 @@ from welldone.server.access.store import (
     RejectedCommandError,
     ResponseLimits,
     StoreError,
-    WrongTypeError,
 )
-from welldone.server.resume.events import BATCH_EVENTS, READING, EventBatch, StreamState
+from welldone.server.resume.events import BATCH_EVENTS, LOST, READING, EventBatch, StreamState
 
 KEYS_HASH = "welldone:keys"
 LIMITS_PREFIX = "welldone:limits:"
@@ -50,6 +49,8 @@ _EVENT_FIELD, _STATE_FIELD, _START_FIELD = b"event", b"state", b"start"
 _KNOWN_ENTRY = "equal or smaller"
 """Of Redis' error for an entry that exists: the reply to an earlier attempt was lost."""
 
+_TEMPORARY_ERRORS = (MasterDownError, OutOfMemoryError, ReadOnlyError)
+"""Errors of a Redis that is usable at other times: during a failover, or until entries have expired."""
 _ERROR_CHARACTERS = 200  # characters of a Redis error message
 _UNEXPECTED_REPLY = "unexpected reply"
 
@@ -175,7 +176,7 @@ class RedisStoreClient:
             self._flush_task = asyncio.create_task(self._flush())
         reply = await command.reply
         if isinstance(reply, Exception):
-            error_type = WrongTypeError if "WRONGTYPE" in str(reply) else StoreError
+            error_type = RejectedCommandError if "WRONGTYPE" in str(reply) else StoreError
             raise error_type(_error_text(reply))
         return reply
 
@@ -228,6 +229,7 @@ class RedisStoreClient:
             entries.append((batch.count + 1, _STATE_FIELD, batch.state.encode()))
         with _wrap_stream_errors():
             async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.exists(key)
                 if first == 1:
                     pipe.execute_command("XADD", key, "0-1", _START_FIELD, b"")
                 for number, field, value in entries:
@@ -242,6 +244,9 @@ class RedisStoreClient:
             for reply in replies:
                 if isinstance(reply, Exception) and _KNOWN_ENTRY not in str(reply):
                     raise reply
+            if first > batch.dropped + 1 and not replies[0]:  # it has expired, or Redis has restarted
+                await self._redis.delete(key)
+                return LOST
             message: bytes | None = replies[-2]
             return message
 
@@ -322,6 +327,8 @@ def _wrap_stream_errors() -> Iterator[None]:
     with _wrap_errors():
         try:
             yield
+        except _TEMPORARY_ERRORS:
+            raise  # as a store that is down
         except ResponseError as error:
             raise RejectedCommandError(_error_text(error)) from None
 

@@ -1,6 +1,7 @@
-"""Store that several servers share: rate limit counters, API keys, and copies of resumable streams.
+"""Store that several servers share: rate limit counters, API keys, and copies of streams and responses.
 
-Every call has a timeout. After a failure requests no longer use the store, until a background probe succeeds.
+Every call has a timeout. After a failure requests no longer use the store, until a background probe succeeds. A store
+that does not answer is not one that has no such value: `StoreUnavailableError` is a 503 unless there is a fallback.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol, TypeVar
 
+from welldone.gateway.errors import ApiError
 from welldone.server.observe import log
 from welldone.server.resume.events import EventBatch
 
@@ -17,7 +19,11 @@ STORE_TIMEOUT_S = 0.5
 for a snapshot may pause for some hundred."""
 
 STORE_RETRY_S = 1.0
-"""Interval between probes of an unavailable store."""
+"""Interval between probes of an unavailable store, and the `Retry-After` of requests that need it."""
+
+STORE_SETTLE_S = 3.0
+"""After an outage, other processes may not have written yet what they could not write during it: they probe the store
+every `STORE_RETRY_S`, with a timeout, and then write."""
 
 Value = TypeVar("Value")
 
@@ -26,16 +32,20 @@ class StoreError(Exception):
     """A call failed. The message is short and contains no secret."""
 
 
-class WrongTypeError(StoreError):
-    """A key of the store has a value of the wrong type. The rest of the store is usable."""
-
-
 class RejectedCommandError(StoreError):
-    """The store rejects the commands for streams, such as an access control list may. The rest of it is usable."""
+    """The store rejects a command: it is not allowed, or the value has the wrong type. The rest of it is usable."""
 
 
-class StoreUnavailableError(Exception):
+class StoreUnavailableError(ApiError):
     """The store cannot be used now."""
+
+    def __init__(self, subject: str) -> None:
+        message = f"The store of {subject} is unavailable. Try again."
+        super().__init__(503, message, code="store_unavailable", retry_after_s=STORE_RETRY_S)
+
+
+class RefusedError(StoreUnavailableError):
+    """The store has answered, and would not do this later either."""
 
 
 class LimitCount(NamedTuple):
@@ -74,7 +84,8 @@ class StoreClient(Protocol):
     async def append_events(self, name: str, batch: EventBatch, ttl_s: float) -> bytes | None:
         """Add events to the copy of a stream, the last of which is `batch.count`, and keep it for `ttl_s`.
 
-        Events up to `batch.dropped` are deleted. Returns and deletes the message of a reader.
+        Events up to `batch.dropped` are deleted. Returns and deletes the message of a reader; `LOST` if the earlier
+        events are not there.
         """
 
     async def read_events(self, name: str, after: int) -> EventBatch | None:
@@ -137,6 +148,7 @@ class SharedStore:
         self._retry_s = retry_s
         self._probe_task: asyncio.Task[None] | None = None
         self._has_warned = False
+        self._settled_at = 0.0
 
     async def start(self) -> None:
         """Probe the store; the server also starts without it."""
@@ -147,22 +159,35 @@ class SharedStore:
         """Run an operation.
 
         Raises:
-            StoreUnavailableError: the store is down, the call failed, or the stored value has the wrong type.
+            StoreUnavailableError: the store is down, or the call failed.
+            RefusedError: the store rejects the command, or the stored value has the wrong type.
         """
         if not self.is_up:
-            raise StoreUnavailableError
+            raise StoreUnavailableError(self._use.subject)
         try:
             return await self._call(operation)
-        except (WrongTypeError, RejectedCommandError) as error:
+        except RejectedCommandError as error:
             if not self._has_warned:
                 self._has_warned = True
-                is_rejected = isinstance(error, RejectedCommandError)
-                message = "the store rejects a command" if is_rejected else "the store holds a value of the wrong type"
-                log.event(logging.WARNING, message, {"reason": str(error)})
-            raise StoreUnavailableError from None
+                log.event(logging.WARNING, "the store rejects a command", {"reason": str(error)})
+            raise RefusedError(self._use.subject) from None
         except StoreError as error:
             self._mark_down(error)
-            raise StoreUnavailableError from None
+            raise StoreUnavailableError(self._use.subject) from None
+
+    async def find(self, operation: Callable[[StoreClient], Awaitable[Value | None]]) -> Value | None:
+        """Read what another process may have written. None: it has not, or this use of the store is not allowed.
+
+        Raises:
+            StoreUnavailableError: it is not known, since the store is down or was so just now.
+        """
+        try:
+            value = await self.call(operation)
+        except RefusedError:
+            return None
+        if value is None and asyncio.get_running_loop().time() < self._settled_at:
+            raise StoreUnavailableError(self._use.subject)
+        return value
 
     async def close(self) -> None:
         """Stop probing and close the connections."""
@@ -195,6 +220,7 @@ class SharedStore:
             await asyncio.sleep(self._retry_s)
             with contextlib.suppress(StoreError):
                 await self._call(_probe)
+                self._settled_at = asyncio.get_running_loop().time() + STORE_SETTLE_S
                 self.is_up = True
         log.event(logging.INFO, f"the store of {self._use.subject} is available again")
 

@@ -13,14 +13,12 @@ from welldone.schemas.keys import AddKeyRequest
 from welldone.server.access.key_file import KeyFileError
 from welldone.server.access.key_storage import KeyExistsError, KeyStorage, add_new_key, listed_keys, remove_key
 from welldone.server.access.keys import ANONYMOUS, SharedKey
-from welldone.server.access.store import StoreUnavailableError
 from welldone.server.app import RequestContext, json_response
 from welldone.server.config_file import check_model_name
 from welldone.server.parts import ServerParts
 from welldone.server.requests import fields
 
 _NO_STORE = "This server has no store of API keys. Start it with --keys-file FILE, or with --limits-store URL."
-_STORE_RETRY_S = 1.0
 
 
 class KeysApi(msgspec.Struct):
@@ -90,9 +88,6 @@ def _mapped_errors() -> Iterator[None]:
         raise ApiError(409, _sentence(error), code="name_taken") from None
     except KeyFileError as error:
         raise ApiError(500, _sentence(error), code="key_file_unusable") from None
-    except StoreUnavailableError:
-        message = "The store of the API keys is unavailable. Try again later."
-        raise ApiError(503, message, code="store_unavailable", retry_after_s=_STORE_RETRY_S) from None
 
 
 def _sentence(error: Exception) -> str:

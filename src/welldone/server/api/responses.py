@@ -243,10 +243,10 @@ class ResponsesApi(DialectApi, kw_only=True):
         response_id = _response_id(ctx)
         await self._import(ctx, response_id)
         self._get_stored(ctx)
+        if self.shared is not None:  # first: while the store is unavailable, nothing is deleted
+            await self.shared.delete(ctx.principal, response_id)
         await self._cancel_background(ctx)
         self.store.delete(ctx.principal, response_id)
-        if self.shared is not None:
-            await self.shared.delete(ctx.principal, response_id)
         if (stream := self.resume.registry.get(ctx.principal, response_id)) is not None:
             self.resume.registry.remove(stream)
         return json_response({"id": response_id, "object": "response", "deleted": True})
@@ -428,7 +428,7 @@ class ResponsesApi(DialectApi, kw_only=True):
                 self.local_store.put(job.ctx.request.local_id, final, job.history + items)
         if not options.store:
             return
-        stored = self.store.put(
+        self.store.put(
             job.ctx.principal,
             final,
             items,
@@ -438,7 +438,7 @@ class ResponsesApi(DialectApi, kw_only=True):
             is_streamed=options.stream is True,
         )
         if self.shared is not None and self.store.is_enabled:
-            self.shared.put(job.ctx.principal, final["id"], stored)
+            self.shared.put(job.ctx.principal, final["id"])
 
     async def _import(self, ctx: RequestContext, response_id: str | None) -> None:
         """Read a response of another front end, with those before it, unless it is that of a WebSocket."""

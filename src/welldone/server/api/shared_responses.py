@@ -1,7 +1,8 @@
 """Copies of stored responses in the shared store: any front end continues, returns and deletes them.
 
 A process writes its responses in the background, and reads those of others when a request names them. While the store
-is unavailable, each process has its own responses. The store has limits for each key, and entries expire.
+is unavailable, each process has its own responses, and writes them later. The store has limits for each key, and
+entries expire.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from contextlib import suppress
 import msgspec
 
 from welldone.config.server import ServeSettings
-from welldone.server.access.store import ResponseLimits, SharedStore, StoreClient, StoreUnavailableError
+from welldone.server.access.store import STORE_RETRY_S, RefusedError, ResponseLimits, SharedStore, StoreUnavailableError
 from welldone.server.api.response_store import ResponseStore, StoredResponse
 
 MAX_UNWRITTEN = 1_024
@@ -36,35 +37,43 @@ class SharedResponses:
         self._store = store
         self._local = local
         self._limits = ResponseLimits(settings.stored_s, settings.stored_responses, settings.stored_bytes)
-        self._unwritten: dict[_Key, StoredResponse] = {}
+        self._unwritten: dict[_Key, None] = {}
         self._writer: asyncio.Task[None] | None = None
 
-    def put(self, principal: str, response_id: str, stored: StoredResponse) -> None:
-        """Write a response in the background; of several versions the last one."""
-        self._unwritten[principal, response_id] = stored
+    def put(self, principal: str, response_id: str) -> None:
+        """Write a local response in the background; of several versions the last one."""
+        self._unwritten[principal, response_id] = None
         if len(self._unwritten) > MAX_UNWRITTEN:
             del self._unwritten[next(iter(self._unwritten))]
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_all(), name="stored responses")
 
     async def fetch(self, principal: str, response_id: str) -> None:
-        """Read a response from the store, or learn that it was deleted."""
+        """Read a response from the store, or learn that it was deleted.
+
+        Raises:
+            StoreUnavailableError: it is not here, and the store did not say whether it has it.
+        """
         key = (principal, response_id)
         deadline = asyncio.get_running_loop().time() + _ARRIVAL_S
         name = _name(*key)
-        with suppress(StoreUnavailableError):
-            while (value := await self._store.call(lambda client: client.get_response(name))) is None:
+        try:
+            while (value := await self._store.find(lambda client: client.get_response(name))) is None:
                 is_known = self._local.get(*key) is not None
                 if is_known or asyncio.get_running_loop().time() >= deadline:
                     return
                 await asyncio.sleep(_POLL_S)
-            own = self._local.get(*key)
-            if not value:
-                self._local.delete(*key)
-                self._unwritten.pop(key, None)
-            elif own is None or own.is_imported:
-                with suppress(msgspec.DecodeError):  # another version of the program may have written it
-                    self._local.add(*key, msgspec.structs.replace(_DECODER.decode(value), is_imported=True))
+        except StoreUnavailableError:
+            if self._local.get(*key) is None:
+                raise
+            return
+        own = self._local.get(*key)
+        if not value:
+            self._local.delete(*key)
+            self._unwritten.pop(key, None)
+        elif own is None or own.is_imported:
+            with suppress(msgspec.DecodeError):  # another version of the program may have written it
+                self._local.add(*key, msgspec.structs.replace(_DECODER.decode(value), is_imported=True))
 
     async def fetch_chain(self, principal: str, response_id: str, limit_bytes: int) -> None:
         """Read a response and those before it, up to a number of bytes, as far as they are not here."""
@@ -82,11 +91,15 @@ class SharedResponses:
             next_id = stored.previous
 
     async def delete(self, principal: str, response_id: str) -> None:
-        """Delete a response in the store, for all front ends."""
-        self._unwritten.pop((principal, response_id), None)
+        """Delete a response in the store, for all front ends.
+
+        Raises:
+            StoreUnavailableError: others may still have it.
+        """
         name = _name(principal, response_id)
-        with suppress(StoreUnavailableError):
+        with suppress(RefusedError):  # nothing is shared
             await self._store.call(lambda client: client.drop_response(name, self._limits.ttl_s))
+        self._unwritten.pop((principal, response_id), None)
 
     async def close(self) -> None:
         """Write the last responses."""
@@ -97,16 +110,20 @@ class SharedResponses:
     async def _write_all(self) -> None:
         while self._unwritten:
             key = next(iter(self._unwritten))
-            value = _ENCODER.encode(self._unwritten.pop(key))
-            owner, name = hashlib.sha256(key[0].encode()).hexdigest(), _name(*key)
-
-            async def write(client: StoreClient, owner: str = owner, name: str = name, value: bytes = value) -> None:
-                await client.put_response(owner, name, value, self._limits)
-
+            del self._unwritten[key]
             try:
-                await self._store.call(write)
-            except StoreUnavailableError:
+                await self._write(*key)
+            except RefusedError:
                 self._unwritten.clear()  # other front ends do without them
+            except StoreUnavailableError:
+                self._unwritten.setdefault(key)
+                await asyncio.sleep(STORE_RETRY_S)
+
+    async def _write(self, principal: str, response_id: str) -> None:
+        if (stored := self._local.get(principal, response_id)) is not None:
+            owner, name = hashlib.sha256(principal.encode()).hexdigest(), _name(principal, response_id)
+            value = _ENCODER.encode(stored)
+            await self._store.call(lambda client: client.put_response(owner, name, value, self._limits))
 
 
 def _name(principal: str, response_id: str) -> str:

@@ -15,6 +15,7 @@ from welldone.gateway.errors import ApiError, internal_error, invalid_request, s
 from welldone.http.server import HttpResponse, StreamingResponse
 from welldone.protocol import sse
 from welldone.schemas.errors import shorten_value
+from welldone.server.access.store import StoreUnavailableError
 from welldone.server.app import RequestContext, json_response, response_headers
 from welldone.server.observe import log
 from welldone.server.parts import ServerParts
@@ -168,7 +169,11 @@ class ResumeService:
         return json_response({"id": _stream_id(ctx), "object": "stream", "deleted": True})
 
     async def find(self, principal: str, stream_id: str) -> EventSource | None:
-        """Return a stream of this principal, from whichever process has it."""
+        """Return a stream of this principal, from whichever process has it.
+
+        Raises:
+            StoreUnavailableError: no process here has it, and the store did not say whether it has it.
+        """
         source: EventSource | None = self.registry.get(principal, stream_id)
         if source is None and self._workers is not None:
             source = await self._workers.find(principal, stream_id)
@@ -234,7 +239,7 @@ class ResumeService:
                 batch = await source.read(after, self.settings.keep_alive_s)
                 if not batch.events and batch.state is StreamState.RUNNING:
                     response.write(form.keep_alive)
-        except (StreamLostError, TimeoutError):
+        except (StreamLostError, StoreUnavailableError, TimeoutError):
             pass
         response.abort()  # so that the client does not mistake the rest for the whole
         return False

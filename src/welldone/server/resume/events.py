@@ -16,6 +16,8 @@ BATCH_BYTES = 64 * 1024
 BATCH_EVENTS = 256
 READING, STOPPED = b"reading", b"stopped"
 """Messages of a reader to the process that generates a stream."""
+LOST = b"lost"
+"""Message of the store to that process: it no longer has the copy, which must be written from the start."""
 
 _KEEP_ALIVE_LINE = KEEP_ALIVE.removesuffix(b"\n")
 """After an `id:` field, openai-python reads the blank line after a comment as an event without data."""
@@ -53,6 +55,7 @@ class EventSource(Protocol):
 
         Raises:
             StreamLostError: the stream is gone.
+            StoreUnavailableError: the shared store that has the stream does not answer.
         """
 
     async def stop(self) -> None:

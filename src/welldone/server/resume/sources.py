@@ -14,7 +14,7 @@ import msgspec
 
 from welldone.server.access.store import STORE_RETRY_S, SharedStore, StoreClient, StoreUnavailableError
 from welldone.server.observe.workers import WorkerQuery, WorkerSync
-from welldone.server.resume.events import READING, STOPPED, EventBatch, StreamLostError, StreamState
+from welldone.server.resume.events import LOST, READING, STOPPED, EventBatch, StreamLostError, StreamState
 from welldone.server.resume.streams import ResumableStream, StreamRegistry
 
 _READ_TOPIC = "stream"
@@ -27,8 +27,10 @@ _COPY_INTERVAL_S = 0.05
 _COPY_DELAY_S = 2.0
 """How long a reader waits for a copy that is behind the stream."""
 HEARTBEAT_S = 5.0
-_COPY_TTL_S = 30.0
+COPY_TTL_S = 30.0
 """How long the copy of a running stream is kept without a heartbeat: its process has died."""
+_RETRY_S = STORE_RETRY_S / 4
+"""Between two attempts to write to a store that is unavailable: its return is noticed soon after the probe."""
 _STORE_PATIENCE_S = 10.0
 """How long a reader waits for a store that is unavailable."""
 
@@ -113,26 +115,27 @@ class StoreSource(_RemoteSource):
         self._next_message_at = 0.0
 
     async def find(self) -> "StoreSource | None":
-        """Return the source if the store has the stream."""
-        try:
-            return None if await self._store.call(lambda client: client.read_events(self._name, 0)) is None else self
-        except StoreUnavailableError:
-            return None
+        """Return the source if the store has the stream.
+
+        Raises:
+            StoreUnavailableError: it is not known.
+        """
+        return None if await self._store.find(lambda client: client.read_events(self._name, 0)) is None else self
 
     async def read(self, after: int, wait_s: float) -> EventBatch:
         """See `EventSource.read`."""
         start = time.monotonic()
         while True:
             try:
-                batch = await self._store.call(lambda client: client.read_events(self._name, after))
+                batch = await self._store.find(lambda client: client.read_events(self._name, after))
                 if batch is None:
                     raise StreamLostError
                 if time.monotonic() >= self._next_message_at:
                     self._next_message_at = time.monotonic() + HEARTBEAT_S
                     await self._store.call(lambda client: client.message_writer(self._name, READING))
             except StoreUnavailableError:
-                if time.monotonic() > start + _STORE_PATIENCE_S:
-                    raise StreamLostError from None
+                if time.monotonic() > start + (_STORE_PATIENCE_S if wait_s > 0 else 0.0):
+                    raise
             else:
                 is_behind = batch.count < after  # the copy, of what the reader has received elsewhere
                 end = start + max(wait_s, _COPY_DELAY_S if is_behind else 0.0)
@@ -142,8 +145,7 @@ class StoreSource(_RemoteSource):
 
     async def stop(self) -> None:
         """See `EventSource.stop`. The process of the stream reads the message at its next heartbeat."""
-        with suppress(StoreUnavailableError):
-            await self._store.call(lambda client: client.message_writer(self._name, STOPPED))
+        await self._store.call(lambda client: client.message_writer(self._name, STOPPED))
 
 
 class StoreCopies:
@@ -175,19 +177,19 @@ class StoreCopies:
             first = max(sent, batch.dropped) + 1
             last = first + len(batch.events) - 1
             state = batch.state if last == batch.count else StreamState.RUNNING
-            ttl_s = _COPY_TTL_S if state is StreamState.RUNNING else self._registry.keep_s
+            ttl_s = COPY_TTL_S if state is StreamState.RUNNING else self._registry.keep_s
             copy = EventBatch(batch.dropped, last, state, batch.events)
             try:
                 message = await self._store.call(partial(_append, name=name, batch=copy, ttl_s=ttl_s))
             except StoreUnavailableError:
-                await asyncio.sleep(STORE_RETRY_S)
+                await asyncio.sleep(_RETRY_S)
                 continue
-            sent, wait_s = last, HEARTBEAT_S
+            sent, wait_s = (0, 0.0) if message == LOST else (last, HEARTBEAT_S)
             if message == STOPPED:
                 await stream.stop()
             elif message == READING:
                 self._registry.schedule_removal(stream)
-            if state is not StreamState.RUNNING:
+            if state is not StreamState.RUNNING and sent == last:
                 return
             await asyncio.sleep(_COPY_INTERVAL_S)
 
@@ -200,8 +202,11 @@ class StoreCopies:
         drop.add_done_callback(self._drops.discard)
 
     async def _delete(self, name: str) -> None:
-        with suppress(StoreUnavailableError):
-            await self._store.call(lambda client: client.drop_events(name))
+        for _ in range(1 + int(self._registry.keep_s / STORE_RETRY_S)):  # then it has expired
+            with suppress(StoreUnavailableError):
+                await self._store.call(lambda client: client.drop_events(name))
+                break
+            await asyncio.sleep(STORE_RETRY_S)
 
 
 async def _append(client: StoreClient, *, name: str, batch: EventBatch, ttl_s: float) -> bytes | None:
