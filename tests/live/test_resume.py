@@ -1,10 +1,13 @@
 """Streams that are resumed: the documented examples with the default model, and several workers."""
 
+import json
 import os
 import re
 import socket
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -74,6 +77,54 @@ def test_the_documented_programs_print_the_whole_answer(
     python = program.command()[0]
     program_text = examples("python")[number].replace("smollm2-135m-instruct", server.model)
     assert len(run_example(python, "-c", program_text).split()) > 10
+
+
+class Hiccup(BaseHTTPRequestHandler):
+    """Sends five events of a stream; then it does not know whether it has the stream; then it sends the others."""
+
+    answers = 0
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send(range(1, 6))
+
+    def do_GET(self) -> None:
+        type(self).answers += 1
+        if self.answers <= 2:
+            self.send_response(503)
+            self.send_header("Retry-After", "0")
+            self.end_headers()
+        else:
+            self.send(range(int(self.headers["Last-Event-ID"]) + 1, 10))
+
+    def send(self, numbers: range) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("x-welldone-stream-id", "stream_1")
+        self.end_headers()
+        for number in numbers:
+            data = "[DONE]" if number == 9 else json.dumps({"choices": [{"delta": {"content": f"w{number} "}}]})
+            self.wfile.write(f"id: {number}\ndata: {data}\n\n".encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.tier2
+def test_the_documented_client_tries_again_after_a_503() -> None:
+    program = Program(name="examples", home="clients", file="none")
+    if reason := program.why_missing():
+        pytest.skip(reason)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hiccup) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        environment = {**os.environ, "OPENAI_BASE_URL": f"http://127.0.0.1:{server.server_port}/v1"}
+        command = [program.command()[0], "-c", examples("python")[0]]
+        text = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=True
+        ).stdout
+        server.shutdown()
+    assert text.split() == [f"w{number}" for number in range(1, 9)]
+    assert Hiccup.answers == 3
 
 
 @pytest.fixture

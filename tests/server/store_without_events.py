@@ -13,7 +13,7 @@ class StoreWithoutEvents(StoreClient):
     async def read_events(self, name: str, after: int) -> EventBatch | None:
         raise AssertionError
 
-    async def message_writer(self, name: str, message: bytes) -> None:
+    async def message_writer(self, name: str, message: bytes) -> float:
         raise AssertionError
 
     async def drop_events(self, name: str) -> None:

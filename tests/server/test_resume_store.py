@@ -18,7 +18,7 @@ from welldone.config.server import LimitsSettings
 from welldone.server.access.redis_store import STREAMS_PREFIX, RedisStoreClient
 from welldone.server.access.store import STREAM_COPIES, RefusedError, SharedStore, StoreUnavailableError
 from welldone.server.resume.events import LOST, EventBatch, StreamLostError, StreamState
-from welldone.server.resume.sources import StoreSource
+from welldone.server.resume.sources import _LATE_CHECKS, COPY_TTL_S, DEAD_S, StoreSource, WriterDiedError
 
 pytestmark = [NEEDS_REDIS, pytest.mark.tier2]
 KEY, OTHER_KEY = "first-key-canary", "other-key-canary"
@@ -340,6 +340,38 @@ def test_a_store_that_rejects_writes_for_a_while_is_down(
         redis.command(*end)
         await wait_until(lambda: store.is_up)
         assert await store.call(lambda client: client.append_events("a", batch(0, [b"1"], 1), 30.0)) is None
+        await store.close()
+
+    run(work())
+
+
+def test_a_copy_that_is_not_written_any_more_is_that_of_a_dead_process(redis: RealRedis) -> None:
+    async def work() -> None:
+        client = RedisStoreClient(redis.url, timeout_s=30.0)
+        store = SharedStore(client, timeout_s=30.0)
+        name = hashlib.sha256(b"me\0stream_1").hexdigest()
+        key = STREAMS_PREFIX + name
+
+        async def is_checked() -> None:
+            await client._redis.delete(f"{key}:message")
+            while not await client._redis.exists(f"{key}:message"):
+                pass
+
+        await client.append_events(name, batch(0, [b"first", b"last"], 2), COPY_TTL_S)
+        source = StoreSource(store, "me", "stream_1")
+        assert (await source.read(0, 5.0)).events == [b"first", b"last"]
+        reading = asyncio.create_task(source.read(2, 3600.0))
+        for _ in range(2):  # the process is late, and writes before it counts as dead
+            await client._redis.pexpire(key, round(1000 * (COPY_TTL_S - DEAD_S - 1.0)))
+            for _ in range(_LATE_CHECKS - 2):
+                await is_checked()
+            await client.append_events(name, batch(0, [], 2), COPY_TTL_S)
+            await is_checked()
+        assert not reading.done()
+        await client._redis.pexpire(key, round(1000 * (COPY_TTL_S - DEAD_S - 1.0)))
+        with pytest.raises(WriterDiedError) as caught:
+            await reading
+        assert (caught.value.first, caught.value.count) == (b"first", 2)
         await store.close()
 
     run(work())

@@ -91,8 +91,8 @@ class StoreClient(Protocol):
     async def read_events(self, name: str, after: int) -> EventBatch | None:
         """The events of a copied stream after a number; None if there is no such stream."""
 
-    async def message_writer(self, name: str, message: bytes) -> None:
-        """Leave a message for the process that copies the stream."""
+    async def message_writer(self, name: str, message: bytes) -> float:
+        """Leave a message for the process that copies the stream. Returns how long the copy is kept without a write."""
 
     async def drop_events(self, name: str) -> None:
         """Delete the copy of a stream."""

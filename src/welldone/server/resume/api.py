@@ -12,8 +12,10 @@ import msgspec
 
 from welldone.config.server import ServeSettings
 from welldone.gateway.errors import ApiError, internal_error, invalid_request, shutting_down
+from welldone.gateway.stream_endings import SERVER_GONE, error_ending
 from welldone.http.server import HttpResponse, StreamingResponse
 from welldone.protocol import sse
+from welldone.rules.trace import guess_endpoint
 from welldone.schemas.errors import shorten_value
 from welldone.server.access.store import StoreUnavailableError
 from welldone.server.app import RequestContext, json_response, response_headers
@@ -22,7 +24,7 @@ from welldone.server.parts import ServerParts
 from welldone.server.random_ids import random_hex
 from welldone.server.resume.detached import DetachedRequest
 from welldone.server.resume.events import EventBatch, EventSource, ReaderFormat, StreamLostError, StreamState
-from welldone.server.resume.sources import StoreCopies, StoreSource, WorkerStreams
+from welldone.server.resume.sources import StoreCopies, StoreSource, WorkerStreams, WriterDiedError
 from welldone.server.resume.streams import ResumableStream, StreamRegistry
 
 RESUME_HEADER = "x-welldone-resume"
@@ -212,7 +214,13 @@ class ResumeService:
                 # WHATWG SSE: a 204 tells an EventSource not to connect again.
                 return HttpResponse(204 if is_last(batch, after) else 200, content_type=_EVENT_STREAM)
             response = await ctx.request.start_stream({**dict(sse.HEADERS), **response_headers(ctx)})
-            if await self._send_events(response, source, after, form):
+            try:
+                if await self._send_events(response, source, after, form):
+                    await response.end()
+            except WriterDiedError as error:
+                # Without an id: if the process is only late, a client may go on where it was.
+                ctx.log_fields["error"] = SERVER_GONE.code
+                response.write(error_ending(guess_endpoint(error.first), error.first, error.count))
                 await response.end()
         except StreamLostError:
             raise self._not_found() from None

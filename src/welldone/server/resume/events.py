@@ -56,6 +56,7 @@ class EventSource(Protocol):
         Raises:
             StreamLostError: the stream is gone.
             StoreUnavailableError: the shared store that has the stream does not answer.
+            WriterDiedError: the stream has no more events, and no end.
         """
 
     async def stop(self) -> None:
