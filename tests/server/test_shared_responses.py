@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from tests.http.aio import LIMIT_S, run
 from tests.live.redis import NEEDS_REDIS, RealRedis, real_redis
 from tests.server.running_gateway import Gateway, gateway
 from tests.server.running_server import DONE, HELLO, ROLE, STOP, USAGE, RecordedReply
-from welldone.config.server import LimitsSettings
+from welldone.config.server import KeySettings, LimitsSettings
 from welldone.mock.script import MockChunk, MockReply
 from welldone.server.access.redis_store import (
     RESPONSE_INDEX_PREFIX,
@@ -197,6 +197,29 @@ def test_while_the_store_is_silent_no_response_is_said_to_be_unknown(
     run(body())
     warnings = [message for message in caplog.messages if "the store of stored responses is unavailable" in message]
     assert 1 <= len(warnings) <= 2  # each front end once
+
+
+def test_a_key_of_another_server_with_the_same_name_is_another_key(tmp_path: Path, redis: RealRedis) -> None:
+    """Two servers with different settings on one Redis. The third one has the key of the first."""
+
+    async def body() -> None:
+        async with AsyncExitStack() as stack:
+
+            def front(key: str) -> AbstractAsyncContextManager[Gateway]:
+                config = {"limits": LimitsSettings(store=redis.url), "keys": (KeySettings(name="team", key=key),)}
+                return gateway(tmp_path, [FAST], config=config)
+
+            one, other, third = [await stack.enter_async_context(front(key)) for key in (KEY, OTHER_KEY, KEY)]
+            made = response_of(await create(one, "private"))["id"]
+            for _ in range(2):
+                assert (await when_known(partial(third.get, f"{PATH}/{made}", MINE))).json["id"] == made
+                for method in ("GET", "DELETE"):
+                    reply = await when_known(partial(other.get, f"{PATH}/{made}", YOURS, method=method))
+                    assert reply.status == 404
+                reply = await when_known(partial(create, other, "more", YOURS, previous_response_id=made))
+                assert reply.error["code"] == "previous_response_not_found"
+
+    run(body())
 
 
 def test_nothing_is_shared_without_a_time(tmp_path: Path, redis: RealRedis) -> None:

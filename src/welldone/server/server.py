@@ -95,11 +95,12 @@ class Server:
         self._stream_store: SharedStore | None = None
         if (store := self._store) is not None:
             self._metrics.watch("welldone_limits_store_up", lambda: store.is_up)
-        if config.limits.store is not None and settings.resume_s > 0:  # with connections of its own: copies are larger
-            self._stream_store = SharedStore(connect_store(config.limits.store), use=STREAM_COPIES)
+        url = config.limits.store
+        if url is not None and settings.resume_s > 0:  # with connections of its own: copies are larger
+            self._stream_store = SharedStore(connect_store(url), use=STREAM_COPIES, owner=self._keys.owner)
         self._response_store: SharedStore | None = None
-        if config.limits.store is not None and settings.stored_s > 0 and settings.stored_responses > 0:
-            self._response_store = SharedStore(connect_store(config.limits.store), use=RESPONSE_COPIES)
+        if url is not None and settings.stored_s > 0 and settings.stored_responses > 0:
+            self._response_store = SharedStore(connect_store(url), use=RESPONSE_COPIES, owner=self._keys.owner)
         self._pool = ConnectionPool()
         self._recorder = None if settings.record is None else TraceRecorder(settings.record, secrets=secrets)
         if (recorder := self._recorder) is not None:

@@ -74,6 +74,7 @@ class ApiKeys:
                 raise ValueError(f"{owner} {reason}")
         self._digests = [(key_digest(settings.key), settings.name) for settings in all_keys]
         self._by_name: dict[str, KeySettings | SharedKey] = {settings.name: settings for settings in all_keys}
+        self._owners: dict[str, str] = {name: digest.hex() for digest, name in self._digests}
         self.allows_anonymous: bool = not self._digests
         """Whether there are no keys, so that requests need none."""
         self.has_several_principals: bool = len(self._digests) > 1
@@ -88,6 +89,10 @@ class ApiKeys:
     def principals(self) -> list[str]:
         """All principals, in the order of the settings (the same in every worker)."""
         return [name for _, name in self._digests] or [ANONYMOUS]
+
+    def owner(self, principal: str) -> str:
+        """Identify the key of a principal in a store: another server may have another key of the same name."""
+        return self._owners.get(principal, principal)
 
     def allowed_models(self, principal: str) -> tuple[str, ...] | None:
         """Names and patterns of the models that a principal may use; None: all. A removed key has none."""
@@ -337,6 +342,7 @@ class SharedApiKeys(ApiKeys):
             digest: cached for digest, cached in self._cached.items() if cached.key.name not in self._by_name
         }
         self._by_name |= {cached.key.name: cached.key for cached in self._cached.values()}
+        self._owners |= {cached.key.name: digest.hex() for digest, cached in self._cached.items()}
 
     async def authenticate(self, headers: Mapping[str, str]) -> str:
         """The principal of a request.
@@ -395,7 +401,7 @@ class SharedApiKeys(ApiKeys):
                 del self._negative_cache[next(iter(self._negative_cache))]
             return
         self._cached[digest] = _CachedKey(key, now + REFRESH_S, now + CACHE_TTL_S)
-        self._by_name[key.name] = key
+        self._by_name[key.name], self._owners[key.name] = key, digest.hex()
         if len(self._cached) > MAX_CACHED:
             self._evict(next(iter(self._cached)))
         self._on_found(key)

@@ -6,6 +6,7 @@ that does not answer is not one that has no such value: `StoreUnavailableError` 
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol, TypeVar
@@ -131,18 +132,23 @@ STREAM_COPIES = StoreUse("resumable streams", "streams can be resumed only where
 
 
 class SharedStore:
-    """Wraps a `StoreClient` with a timeout and a circuit breaker. Each use of a store has its own."""
+    """Wraps a `StoreClient` with a timeout and a circuit breaker. Each use of a store has its own.
+
+    `owner` identifies the key of a principal (`ApiKeys.owner`).
+    """
 
     def __init__(
         self,
         client: StoreClient,
         *,
         use: StoreUse = LIMITS_AND_KEYS,
+        owner: Callable[[str], str] = lambda principal: principal,
         timeout_s: float = STORE_TIMEOUT_S,
         retry_s: float = STORE_RETRY_S,
     ) -> None:
         self.is_up: bool = True
         self._use = use
+        self._owner = owner
         self._client = client
         self._timeout_s = timeout_s
         self._retry_s = retry_s
@@ -188,6 +194,10 @@ class SharedStore:
         if value is None and asyncio.get_running_loop().time() < self._settled_at:
             raise StoreUnavailableError(self._use.subject)
         return value
+
+    def copy_name(self, principal: str, copy_id: str = "") -> str:
+        """Name of the copy of a stream or a response. Another key would look for another name."""
+        return hashlib.sha256(f"{self._owner(principal)}\0{copy_id}".encode(errors="surrogatepass")).hexdigest()
 
     async def close(self) -> None:
         """Stop probing and close the connections."""

@@ -6,7 +6,6 @@ entries expire.
 """
 
 import asyncio
-import hashlib
 from contextlib import suppress
 
 import msgspec
@@ -56,11 +55,10 @@ class SharedResponses:
         """
         key = (principal, response_id)
         deadline = asyncio.get_running_loop().time() + _ARRIVAL_S
-        name = _name(*key)
+        name = self._store.copy_name(*key)
         try:
             while (value := await self._store.find(lambda client: client.get_response(name))) is None:
-                is_known = self._local.get(*key) is not None
-                if is_known or asyncio.get_running_loop().time() >= deadline:
+                if self._local.get(*key) is not None or asyncio.get_running_loop().time() >= deadline:
                     return
                 await asyncio.sleep(_POLL_S)
         except StoreUnavailableError:
@@ -96,7 +94,7 @@ class SharedResponses:
         Raises:
             StoreUnavailableError: others may still have it.
         """
-        name = _name(principal, response_id)
+        name = self._store.copy_name(principal, response_id)
         with suppress(RefusedError):  # nothing is shared
             await self._store.call(lambda client: client.drop_response(name, self._limits.ttl_s))
         self._unwritten.pop((principal, response_id), None)
@@ -121,11 +119,6 @@ class SharedResponses:
 
     async def _write(self, principal: str, response_id: str) -> None:
         if (stored := self._local.get(principal, response_id)) is not None:
-            owner, name = hashlib.sha256(principal.encode()).hexdigest(), _name(principal, response_id)
+            owner, name = self._store.copy_name(principal), self._store.copy_name(principal, response_id)
             value = _ENCODER.encode(stored)
             await self._store.call(lambda client: client.put_response(owner, name, value, self._limits))
-
-
-def _name(principal: str, response_id: str) -> str:
-    """Name of a copy. Another principal would look for another name."""
-    return hashlib.sha256(f"{principal}\0{response_id}".encode(errors="surrogatepass")).hexdigest()

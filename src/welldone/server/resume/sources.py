@@ -5,14 +5,13 @@ limits as the original, is refreshed while its process lives, and expires otherw
 """
 
 import asyncio
-import hashlib
 import time
 from contextlib import suppress
-from functools import partial
+from operator import methodcaller
 
 import msgspec
 
-from welldone.server.access.store import STORE_RETRY_S, SharedStore, StoreClient, StoreUnavailableError
+from welldone.server.access.store import STORE_RETRY_S, SharedStore, StoreUnavailableError
 from welldone.server.observe.workers import WorkerQuery, WorkerSync
 from welldone.server.resume.events import LOST, READING, STOPPED, EventBatch, StreamLostError, StreamState
 from welldone.server.resume.streams import ResumableStream, StreamRegistry
@@ -126,7 +125,7 @@ class StoreSource(_RemoteSource):
 
     def __init__(self, store: SharedStore, principal: str, stream_id: str) -> None:
         self._store = store
-        self._name = _copy_name(principal, stream_id)
+        self._name = store.copy_name(principal, stream_id)
         self._next_message_at = 0.0
         self._late_checks = 0
 
@@ -197,7 +196,7 @@ class StoreCopies:
             task.cancel()
 
     async def _copy(self, stream: ResumableStream) -> None:
-        name, sent, wait_s = _copy_name(stream.principal, stream.id), 0, 0.0
+        name, sent, wait_s = self._store.copy_name(stream.principal, stream.id), 0, 0.0
         while True:
             batch = await stream.peek(sent, wait_s)
             first = max(sent, batch.dropped) + 1
@@ -206,7 +205,7 @@ class StoreCopies:
             ttl_s = COPY_TTL_S if state is StreamState.RUNNING else self._registry.keep_s
             copy = EventBatch(batch.dropped, last, state, batch.events)
             try:
-                message = await self._store.call(partial(_append, name=name, batch=copy, ttl_s=ttl_s))
+                message = await self._store.call(methodcaller("append_events", name, copy, ttl_s))
             except StoreUnavailableError:
                 await asyncio.sleep(_RETRY_S)
                 continue
@@ -223,7 +222,7 @@ class StoreCopies:
         """Delete the copy of a stream that is forgotten here: it would exceed the limits of memory."""
         if (task := self._tasks.get(stream)) is not None:
             task.cancel()
-        drop = asyncio.create_task(self._delete(_copy_name(stream.principal, stream.id)))
+        drop = asyncio.create_task(self._delete(self._store.copy_name(stream.principal, stream.id)))
         self._drops.add(drop)
         drop.add_done_callback(self._drops.discard)
 
@@ -233,12 +232,3 @@ class StoreCopies:
                 await self._store.call(lambda client: client.drop_events(name))
                 break
             await asyncio.sleep(STORE_RETRY_S)
-
-
-async def _append(client: StoreClient, *, name: str, batch: EventBatch, ttl_s: float) -> bytes | None:
-    return await client.append_events(name, batch, ttl_s)
-
-
-def _copy_name(principal: str, stream_id: str) -> str:
-    """Name of a copy. Another principal would look for another name."""
-    return hashlib.sha256(f"{principal}\0{stream_id}".encode()).hexdigest()
