@@ -30,6 +30,7 @@ from faults import (
     ssrf,
     starving,
     statuses,
+    tenants,
     web_access,
 )
 from faults.case import Group
@@ -66,7 +67,7 @@ PLAN: tuple[Group, ...] = (
     ),
     Group("Exhausted resources", (*starving.CASES, *descriptors.CASES, *disk.CASES, *network.CASES)),
     Group("Hostile requests and streams", (*abusing.CASES, *fairness.CASES, *schemas.CASES, *hygiene.CASES)),
-    Group("Access control and secrets", (*web_access.CASES, *canaries.CASES, *ssrf.CASES)),
+    Group("Access control and secrets", (*web_access.CASES, *canaries.CASES, *ssrf.CASES, *tenants.CASES)),
     Group("Random faults and long runs", (*gateway.CASES, *local.CASES, *soak.CASES)),
 )
 

@@ -10,9 +10,8 @@ import pytest
 
 from tests.support.server import LIMIT_S, Lines, reserved_port
 
-NEEDS_REDIS = pytest.mark.skipif(
-    shutil.which("redis-server") is None, reason="redis-server is not installed (Debian package redis-server)"
-)
+WHY_MISSING = "" if shutil.which("redis-server") else "redis-server is not installed (Debian package redis-server)"
+NEEDS_REDIS = pytest.mark.skipif(bool(WHY_MISSING), reason=WHY_MISSING)
 
 
 class RealRedis:

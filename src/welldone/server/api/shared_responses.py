@@ -80,7 +80,7 @@ class SharedResponses:
         size, next_id = 0, response_id
         while next_id not in seen and len(seen) < _CHAIN_LIMIT and size <= limit_bytes:
             seen.add(next_id)
-            if self._local.get(principal, next_id) is None:
+            if next_id != response_id and self._local.get(principal, next_id) is None:
                 await self.fetch(principal, next_id)
             stored = self._local.get(principal, next_id)
             if stored is None or stored.previous is None:
