@@ -16,7 +16,7 @@ from welldone.protocol.dialects.responses.repair import ResponsesRepairer
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Failure
+from welldone.protocol.events import Failure, Text
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.request_facts import RequestFacts
 from welldone.protocol.result import PartState
@@ -50,7 +50,7 @@ def test_pipelines_have_the_headers_of_the_dialect(name: str) -> None:
         BufferedPipeline(CHAT, fallback=FALLBACK, dialect=dialect),
     )
     assert streaming.headers == buffered.headers == dict(dialect.HEADERS)
-    assert (streaming.retains_output, buffered.retains_output) == (dialect.BUFFERS_OUTPUT, True)
+    assert (streaming.retains_output, buffered.retains_output) == (Text in dialect.BUFFERED_EVENTS, True)
     assert (name in ("chat", "completions")) == streaming.dialect.HAS_TEXT_CHUNKS
     assert (streaming.keep_alive(), buffered.keep_alive()) == (dialect.INITIAL_KEEP_ALIVE, b"")
     first, last = LAST_WORDS[name]

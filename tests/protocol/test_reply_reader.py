@@ -38,6 +38,9 @@ from tests.protocol.build import (
 from tests.table import table
 from welldone.protocol import pipeline as pipeline_module
 from welldone.protocol.catalog import RULES, Repairability
+from welldone.protocol.dialects.base import Dialect
+from welldone.protocol.dialects.gemini.writer import GeminiDialect
+from welldone.protocol.dialects.ollama import OllamaDialect
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.fan_out import FanOut
@@ -303,6 +306,18 @@ def test_the_text_of_a_buffered_answer_is_limited(
     pipeline = StreamPipeline(CHAT, fallback=FALLBACK, dialect=dialect)
     sent = b"".join(pipeline.feed(frame(delta_chunk({"content": letter}))) for letter in answer) + pipeline.close()
     assert (b"more than 2 characters" in sent) is (len(answer) > 2 and dialect is not None)
+
+
+@table("dialect", [OllamaDialect(is_chat=True, created_at="now"), GeminiDialect()], ids=["ollama", "gemini"])
+def test_only_the_arguments_are_limited_of_a_stream_that_sends_calls_whole(
+    dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline_module, "BUFFERED_LIMIT_CHARS", 7)
+    pipeline = StreamPipeline(CHAT, fallback=FALLBACK, dialect=dialect)
+    deltas = [{"content": "Hello, world"}, call_start(name="f"), piece('{"a":'), piece("12345")]
+    sent = b"".join(pipeline.feed(frame(delta_chunk(delta))) for delta in deltas) + pipeline.close()
+    assert b"Hello, world" in sent
+    assert b"more than 7 characters" in sent
 
 
 @pytest.mark.parametrize("count", [10, 3_000])

@@ -168,4 +168,5 @@ ChoiceEvent: TypeAlias = (
 )
 Event: TypeAlias = ChoiceEvent | Usage | Failure | KeepAlive
 TextEvent: TypeAlias = Text | Reasoning | Refusal | ToolArguments
-"""Events with a piece of text."""
+"""An event with a piece of text."""
+TEXT_EVENTS: tuple[type[TextEvent], ...] = (Text, Reasoning, Refusal, ToolArguments)

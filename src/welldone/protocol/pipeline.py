@@ -19,7 +19,18 @@ from welldone.protocol.dialects.chat import REASONING_FIELDS, ChunkDialect, esca
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS, passthrough_repairer_for
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import ID_PREFIX, UNKNOWN_BUILD, Endpoint, Envelope
-from welldone.protocol.events import ChoiceStart, Event, Failure, Json, KeepAlive, TextEvent, UnknownFields, Usage
+from welldone.protocol.events import (
+    TEXT_EVENTS,
+    ChoiceStart,
+    Event,
+    Failure,
+    Json,
+    KeepAlive,
+    Text,
+    TextEvent,
+    UnknownFields,
+    Usage,
+)
 from welldone.protocol.fan_out import ChoiceMerger, FanOut, sum_usage
 from welldone.protocol.fast_path import FastPath
 from welldone.protocol.fields import bad_stream_failure
@@ -181,7 +192,8 @@ class Pipeline(ABC):
     @property
     def retains_output(self) -> bool:
         """Whether the output or the input is buffered, so that its length must be limited."""
-        return self.dialect.BUFFERS_OUTPUT or not self.IS_STREAM or any(part.retains_input for part in self.parts)
+        is_buffered = Text in self.dialect.BUFFERED_EVENTS or not self.IS_STREAM
+        return is_buffered or any(part.retains_input for part in self.parts)
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -280,10 +292,10 @@ class Pipeline(ABC):
         self.fast_path.leave()
         return self.write_events(self.read_failure(failure)) + self.end()
 
-    def _limit_buffered(self, events: list[Event]) -> list[Event]:
-        """Replace the event that exceeds the limit of buffered text by a failure, and drop those after it."""
+    def _limit_buffered(self, events: list[Event], kinds: tuple[type[TextEvent], ...]) -> list[Event]:
+        """Replace the event of these kinds that exceeds their limit by a failure, and drop those after it."""
         for position, event in enumerate(events):
-            if isinstance(event, TextEvent):
+            if isinstance(event, kinds):
                 self._buffered_chars += len(event.text)
                 if self._buffered_chars > BUFFERED_LIMIT_CHARS and not self._is_finished:
                     failure = bad_stream_failure(f"more than {BUFFERED_LIMIT_CHARS} characters")
@@ -319,7 +331,7 @@ class BufferedPipeline(Pipeline):
 
     def write_events(self, events: list[Event]) -> bytes:
         """Buffer the events for `body`."""
-        self._events += [event for event in self._limit_buffered(events) if type(event) is not KeepAlive]
+        self._events += [event for event in self._limit_buffered(events, TEXT_EVENTS) if type(event) is not KeepAlive]
         return b""
 
 
@@ -360,8 +372,8 @@ class StreamPipeline(Pipeline):
 
     def write_events(self, events: list[Event]) -> bytes:
         """Return the bytes to send for `events`."""
-        if self.dialect.BUFFERS_OUTPUT:
-            events = self._limit_buffered(events)
+        if self.dialect.BUFFERED_EVENTS:
+            events = self._limit_buffered(events, self.dialect.BUFFERED_EVENTS)
         writer = self._writer
         if len(events) == 1 and writer is not None:
             return writer.send(events[0])

@@ -9,7 +9,7 @@ import msgspec
 from welldone.protocol import sse
 from welldone.protocol.collect import CollectedChoice, CollectedReply, CollectedToolCall
 from welldone.protocol.envelope import Envelope
-from welldone.protocol.events import Event, Failure, Json, Usage
+from welldone.protocol.events import Event, Failure, Json, TextEvent, Usage
 from welldone.protocol.fields import usage_from_timings
 from welldone.protocol.lenient_json import normalise_object_text
 from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
@@ -67,8 +67,8 @@ class Dialect(ABC):
 
     HAS_TEXT_CHUNKS: ClassVar[bool] = False
     """Whether text is sent in chunks that differ only in their text (see `fast_path`)."""
-    BUFFERS_OUTPUT: ClassVar[bool] = False
-    """Whether a stream repeats its content at the end and therefore buffers it: its length must be bounded."""
+    BUFFERED_EVENTS: ClassVar[tuple[type[TextEvent], ...]] = ()
+    """Content that a stream sends or repeats at its end, and buffers until then: its length must be bounded."""
     REPORTS_PROMPT_TOKENS_FIRST: ClassVar[bool] = False
     """Whether prompt tokens are sent before the answer: the upstream is then asked for continuous usage."""
     HEADERS: ClassVar[tuple[tuple[str, str], ...]] = sse.HEADERS

@@ -9,7 +9,7 @@ from welldone.protocol import events as ev
 from welldone.protocol.collect import CollectedReply
 from welldone.protocol.dialects.base import TranslatedDialect, UsageSource, arguments_object, tool_calls_with_arguments
 from welldone.protocol.envelope import Envelope
-from welldone.protocol.events import Event, Failure, Json, Usage
+from welldone.protocol.events import Event, Failure, Json, TextEvent, Usage
 from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
 from welldone.protocol.sse import UNBUFFERED_HEADERS
 from welldone.protocol.state import CHAT_TRANSITIONS, StreamStateMachine
@@ -26,7 +26,7 @@ class OllamaDialect(TranslatedDialect):
 
     HEADERS: ClassVar[tuple[tuple[str, str], ...]] = (("Content-Type", _NDJSON), *UNBUFFERED_HEADERS)
     INITIAL_KEEP_ALIVE: ClassVar[bytes] = b""
-    BUFFERS_OUTPUT: ClassVar[bool] = True  # arguments of tool calls
+    BUFFERED_EVENTS: ClassVar[tuple[type[TextEvent], ...]] = (ev.ToolArguments,)
 
     def __init__(self, *, is_chat: bool, created_at: str, duration_ns: Callable[[], int] | None = None) -> None:
         self._is_chat = is_chat

@@ -15,7 +15,7 @@ from welldone.protocol.dialects.responses import objects
 from welldone.protocol.dialects.responses.emitter import OutputItem, ResponsesEmitter, TextAccumulator
 from welldone.protocol.dialects.responses.objects import Clock
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
-from welldone.protocol.events import Event, Failure, Json, Usage
+from welldone.protocol.events import Event, Failure, Json, TextEvent, Usage
 from welldone.protocol.state import CHAT_TRANSITIONS, StreamStateMachine
 
 _INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -186,7 +186,7 @@ class ResponsesDialect(TranslatedDialect):
     `call_names` has the members `name` and `namespace` of calls, by the name of the tool in the chat.
     """
 
-    BUFFERS_OUTPUT: ClassVar[bool] = True
+    BUFFERED_EVENTS: ClassVar[tuple[type[TextEvent], ...]] = ev.TEXT_EVENTS
 
     def __init__(
         self,
