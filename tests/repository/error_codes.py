@@ -1,6 +1,7 @@
 """The error codes of the source, with their statuses.
 
-Both are arguments of `ApiError`, or of a function that returns one, such as `invalid_request(message, code="no_body")`.
+Both are arguments of `ApiError` or its `__init__`, or of a function that returns one, such as
+`invalid_request(message, code="no_body")`.
 """
 
 import ast
@@ -47,7 +48,7 @@ class _Collector(ast.NodeVisitor):
     def argument(self, call: ast.Call, name: str) -> ast.expr | None:
         """The argument for a parameter, if the call makes an error."""
         function = _function_name(call)
-        if function not in ("ApiError", "Failure", *self._functions):
+        if function not in ("ApiError", "Failure", "__init__", *self._functions):  # of a subclass
             return None
         definition = self._functions.get(function)
         parameters = [] if definition is None else [one.arg for one in definition.args.args if one.arg != "self"]
