@@ -191,7 +191,7 @@ def test_an_engine_that_hangs_is_restarted(program: Path, tiny_model: Path) -> N
             model.check_liveness(timeout_s=0.5)
             await ended.wait()
             await short_answer(await model.ensure_ready())
-        assert warnings == ["the engine has not responded for 0.5 s: stopping it"]
+        assert warnings == ["the engine has made no progress for 0.5 s: stopping it"]
 
     run(main())
 

@@ -70,20 +70,6 @@ def test_a_killed_engine_does_not_change_an_answer_at_temperature_0(default_mode
         assert (metric(server, RESTARTS), metric(server, CONTINUED)) == (1, 1)
 
 
-def test_an_engine_that_stalls_is_ended_and_its_answer_goes_on(default_model: Path) -> None:
-    with running_server(default_model, "--stall", "8") as server:
-        path, body = bodies(server)["chat"]
-        expected = ask(server, path, body)
-        with engine_of(server) as engine, RawConnection(server, path, body) as connection:
-            connection.wait(rb'"content":"[^"]')  # a busy machine reads late: the engine must not have finished
-            engine.suspend()
-            engine.wait()
-            server.log.wait("warning +no request has received a token for [0-9]+ s: ending the engine model=tiny")
-            answer = parse_valid(connection.reply())
-        assert answer.choices == expected.choices
-        assert (metric(server, RESTARTS), metric(server, CONTINUED)) == (1, 1)
-
-
 def test_an_answer_goes_on_at_any_temperature(default_model: Path) -> None:
     with running_server(default_model) as server:
         path, body = bodies(server)["chat"]

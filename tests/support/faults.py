@@ -151,10 +151,14 @@ class Child:
         """Kill the process, as a crash in native code does."""
         signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
+    def has_ended(self, within_s: float) -> bool:
+        """Whether the process ends within the time."""
+        readable, _, _ = select.select([self._handle], [], [], within_s)
+        return bool(readable)
+
     def wait(self) -> None:
         """Wait until the process has ended."""
-        readable, _, _ = select.select([self._handle], [], [], LIMIT_S)
-        assert readable, f"process {self.pid} still runs"
+        assert self.has_ended(LIMIT_S), f"process {self.pid} still runs"
 
 
 def engine_of(server: Running) -> Child:

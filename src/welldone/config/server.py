@@ -158,7 +158,7 @@ class ServeSettings:
     idle_s: float = limit_setting(120.0, "timeout between two tokens, in seconds", "--idle SECONDS", limits=(1, DAY_S))
     stall_s: float = limit_setting(
         30.0,
-        "a local engine that sends no token to any of its requests for so many seconds is restarted; 0: never",
+        "a local engine that neither answers nor makes progress for so many seconds is restarted; 0: never",
         "--stall SECONDS",
         limits=(0, DAY_S),
     )

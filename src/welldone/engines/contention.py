@@ -64,17 +64,17 @@ def is_waiting_reported() -> bool:
     return bool(waiting_times(os.getpid()))
 
 
-def waiting_times(pid: int, *, root: Path = Path("/")) -> dict[str, float]:
-    """Return for how many seconds each thread of the process and its children was ready to run and had no CPU.
+def waiting_times(pid: int, *, with_running: bool = False, root: Path = Path("/")) -> dict[str, float]:
+    """Return for how many seconds each thread of the process and its descendants was ready to run and had no CPU.
 
-    Empty where Linux does not report it.
+    Empty where Linux does not report it. With `with_running`, the seconds on a CPU are added.
     """
     found = {}
-    tasks = root / f"proc/{pid}/task"
-    for process in (f"{pid}", *_read(tasks / f"{pid}/children").split()):
-        for thread in _list(root / f"proc/{process}/task"):
-            if len(figures := _read(thread / "schedstat").split()) > 1:
-                found[thread.name] = int(figures[1]) / 1e9
+    for thread in _list(root / f"proc/{pid}/task"):
+        if len(figures := _read(thread / "schedstat").split()) > 1:
+            found[thread.name] = sum(map(int, figures[not with_running : 2])) / 1e9
+        for child in _read(thread / "children").split():
+            found |= waiting_times(int(child), with_running=with_running, root=root)
     return found
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import msgspec
 
+from welldone.engines.contention import waiting_times
 from welldone.engines.engine_config import EngineReady, EngineStartFailure
 from welldone.engines.errors import EngineError
 from welldone.engines.plan import LaunchPlan
 from welldone.http.address import Address, is_local_failure
-from welldone.http.client import fetch
+from welldone.http.client import BufferedResponse, fetch
 from welldone.http.connect import HttpClientError
 
 HEALTH_PATHS = ("/health", "/v1/models")
@@ -27,6 +28,9 @@ PROBE_INTERVAL_MAX_S = 1.0
 
 PROBE_TIMEOUT_S = 5.0
 """A healthy server answers in milliseconds; one that is loading may be slow."""
+
+PROGRESS_TIMEOUT_S = 86_400.0
+"""Older versions of llama.cpp answer after the batch that they compute: the caller watches what else they do."""
 
 PROBE_REPLY_LIMIT_BYTES = 2**20
 """A list of models has a few KiB."""
@@ -40,34 +44,55 @@ async def wait_until_healthy(address: Address) -> None:
         interval_s = min(interval_s * 1.5, PROBE_INTERVAL_MAX_S)
 
 
-async def is_responsive(address: Address, timeout_s: float) -> bool:
-    """Return whether the server answers at all, with any status.
+_HAS_WORK = re.compile(rb"(?m)^llamacpp:requests_(processing|deferred) [1-9]")
+_COUNTERS = re.compile(rb"(?m)^llamacpp:\w+_total \S+")
 
-    Probes `/metrics`: llama.cpp answers it from the compute loop, and `/health` also while that loop hangs.
+
+async def read_progress(address: Address, timeout_s: float) -> tuple[bytes, ...] | None:
+    """Return llama.cpp's counts of tokens and batches: nothing while it has no request, None if it does not answer."""
+    reply = await _probe(address, "/metrics", timeout_s)
+    if reply is None:
+        return None
+    return tuple(_COUNTERS.findall(reply.body)) if _HAS_WORK.search(reply.body) else ()
+
+
+async def has_progress(address: Address, timeout_s: float) -> bool:
+    """Return whether llama.cpp makes progress within the time, or has nothing to do.
+
+    That it answers shows nothing: versions of 2026 answer `/metrics`, and all of them `/health`, while a batch runs.
     """
-    return await _probe(address, "/metrics", timeout_s) is not None
+    before: tuple[bytes, ...] | None = None
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            while (counters := await read_progress(address, timeout_s)) is None or (
+                counters and before in (None, counters)
+            ):
+                before = before or counters
+                await asyncio.sleep(PROBE_INTERVAL_MAX_S)
+            return True
+    return False
 
 
 async def reports_unhealthy(address: Address) -> bool:
     """Return whether the server answers with a 5xx status, as vLLM and SGLang do when their engine core has died."""
-    return (await _probe(address, HEALTH_PATHS[0]) or 0) >= 500
+    reply = await _probe(address, HEALTH_PATHS[0])
+    return reply is not None and reply.status >= 500
 
 
 async def is_healthy(address: Address) -> bool:
     """Return whether the server reports that it is healthy."""
     for path in HEALTH_PATHS:
-        status = await _probe(address, path)
-        if status != 404:
-            return status == 200
+        reply = await _probe(address, path)
+        if reply is None or reply.status != 404:
+            return reply is not None and reply.status == 200
     return False
 
 
-async def _probe(address: Address, path: str, timeout_s: float = PROBE_TIMEOUT_S) -> int | None:
-    """Return the status of the reply; None if there is none."""
-    try:
-        return (await fetch(address, "GET", path, timeout_s=timeout_s, limit_bytes=PROBE_REPLY_LIMIT_BYTES)).status
-    except HttpClientError:
-        return None
+async def _probe(address: Address, path: str, timeout_s: float = PROBE_TIMEOUT_S) -> BufferedResponse | None:
+    """Return the reply; None if there is none."""
+    with contextlib.suppress(HttpClientError):
+        return await fetch(address, "GET", path, timeout_s=timeout_s, limit_bytes=PROBE_REPLY_LIMIT_BYTES)
+    return None
 
 
 OUTPUT_LINES = 200
@@ -266,14 +291,13 @@ class EngineProcess:
         code = await self.wait_for_exit()
         await self._finish_drains()
         text = f"{describe_exit(code)} before it was ready"
-        is_llama = self.plan.metadata is not None
         # Permanent: a retry would exhaust the memory of the machine again.
-        is_killed = code == -signal.SIGKILL or (is_llama and code == COMMAND_SIGNAL_BASE + signal.SIGKILL)
+        is_killed = code == -signal.SIGKILL or (self.is_llama and code == COMMAND_SIGNAL_BASE + signal.SIGKILL)
         if is_killed:
             text += ": the machine may be out of memory; try a smaller -c, -np or model"
-        elif is_llama and code == 1:  # llama-server: it writes the reason to its log
+        elif self.is_llama and code == 1:  # llama-server: it writes the reason to its log
             text = "llama.cpp could not load it"
-        is_permanent = is_killed or (is_llama and code == 1)
+        is_permanent = is_killed or (self.is_llama and code == 1)
         return EngineError(text, is_permanent=is_permanent, details=self._output.lines)
 
     async def _finish_drains(self) -> None:
@@ -288,6 +312,21 @@ class EngineProcess:
         return self._child.pid
 
     @property
+    def is_llama(self) -> bool:
+        """Whether it is llama.cpp; otherwise it is a command."""
+        return self.plan.metadata is not None
+
+    async def read_progress(self) -> tuple[bytes, ...] | None:
+        """Return counters of its work, without a time limit. A command counts nothing, but may answer."""
+        if self.is_llama:
+            return await read_progress(self.plan.address, PROGRESS_TIMEOUT_S)
+        return None if await _probe(self.plan.address, HEALTH_PATHS[0], PROGRESS_TIMEOUT_S) is None else ()
+
+    def active_times(self) -> dict[str, float]:
+        """Return for how many seconds each of its threads ran or waited for a CPU, if the system reports it."""
+        return waiting_times(self.pid, with_running=True)
+
+    @property
     def is_running(self) -> bool:
         """Whether no exit has been reported yet."""
         return self._child.returncode is None
@@ -300,7 +339,7 @@ class EngineProcess:
     async def wait_for_exit(self) -> int:
         """Wait for the exit code; negative for a signal."""
         while self._child.returncode is None:
-            await self.wait_for_exit_within(EXIT_POLL_S if self.plan.metadata is None else LLAMA_EXIT_POLL_S)
+            await self.wait_for_exit_within(LLAMA_EXIT_POLL_S if self.is_llama else EXIT_POLL_S)
         return self._child.returncode
 
     async def stop(self, timeout_s: float) -> None:

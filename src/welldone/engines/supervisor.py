@@ -26,7 +26,7 @@ from welldone.engines.cores import Waiting
 from welldone.engines.errors import EngineError
 from welldone.engines.models.gguf import GgufMetadata
 from welldone.engines.plan import LaunchPlan, fallback_warning, fits_socket_path, make_plan, read_model_metadata
-from welldone.engines.process import EngineProcess, OutputTail, describe_exit, is_responsive, reports_unhealthy
+from welldone.engines.process import EngineProcess, OutputTail, describe_exit, has_progress, reports_unhealthy
 from welldone.engines.speculation import speculation_warning
 from welldone.engines.stall import StallWatch
 from welldone.engines.standby import StandbyEngine
@@ -129,7 +129,7 @@ class LocalModel:
         self._supervisor = supervisor
         self._clock = supervisor.clock
         self.last_used: float = self._clock()
-        self.stall_watch: StallWatch = StallWatch(0.0 if settings.command else supervisor.stall_s, self._end_stalled)
+        self.stall_watch: StallWatch = StallWatch(supervisor.stall_s)
         self.process: EngineProcess | None = None
         self.standby: StandbyEngine = StandbyEngine(supervisor.notify, partial(supervisor.on_warning, self))
         self._output = OutputTail()
@@ -206,31 +206,21 @@ class LocalModel:
             await self.process.wait_for_exit_within(EXIT_NOTICE_S)
 
     def check_liveness(self, timeout_s: float) -> None:
-        """Stop the engine if it does not respond within `timeout_s`; it is then restarted, as after any exit.
+        """Stop the engine if it makes no progress within `timeout_s`; it is then restarted, as after any exit.
 
         Call it after a request that was silent for too long. A `command` is stopped only if it reports itself
         unhealthy: some servers process one request at a time and are merely busy.
         """
-        if (process := self._unchecked_process) is not None:
+        process = self.process
+        if process is not None and (self._liveness_task is None or self._liveness_task.done()):
             self._liveness_task = asyncio.create_task(self._stop_if_unresponsive(process, timeout_s))
-
-    def _end_stalled(self, silence_s: float) -> None:
-        if (process := self._unchecked_process) is not None:
-            text = f"no request has received a token for {silence_s:.0f} s: ending the engine"
-            self._supervisor.on_warning(self, text)
-            self._liveness_task = asyncio.create_task(process.stop(0))
-
-    @property
-    def _unchecked_process(self) -> EngineProcess | None:
-        """The engine, unless it is being checked or stopped already."""
-        return self.process if self._liveness_task is None or self._liveness_task.done() else None
 
     async def _stop_if_unresponsive(self, process: EngineProcess, timeout_s: float) -> None:
         if self.settings.command:
             is_lost, reason = await reports_unhealthy(process.plan.address), "reports that it is unhealthy"
         else:
-            is_lost = not await is_responsive(process.plan.address, timeout_s)
-            reason = f"has not responded for {timeout_s:g} s"
+            is_lost = not await has_progress(process.plan.address, timeout_s)
+            reason = f"has made no progress for {timeout_s:g} s"
         if is_lost:
             self._supervisor.on_warning(self, f"the engine {reason}: stopping it")
             await process.stop(0)
@@ -355,11 +345,14 @@ class LocalModel:
         if self.settings.standby:
             wait_s = max(STANDBY_DELAY_S, self._retry_at - self._clock())
             self.standby.prepare(self._start_standby(wait_s))
-        waiting_task = asyncio.create_task(self._adapt_waiting(process), name=f"contention {self.name}")
+        tasks = [asyncio.create_task(self._adapt_waiting(process), name=f"contention {self.name}")]
+        if self._supervisor.stall_s:
+            tasks.append(asyncio.create_task(self._end_stalled(process), name=f"stall {self.name}"))
         try:
             code = await process.wait_for_exit()
         finally:
-            waiting_task.cancel()
+            for task in tasks:
+                task.cancel()
         self.process = None
         self.restarts += 1
         wait_s = self._backoff.record_exit()
@@ -384,6 +377,12 @@ class LocalModel:
         self.restart(stop_timeout_s=0)  # it may take seconds to the end of its operation, and has nothing to save
         self._has_contention = has_contention
         self._contentions += has_contention
+
+    async def _end_stalled(self, process: EngineProcess) -> None:
+        await self.stall_watch.wait_until_stalled(process)
+        text = f"the engine has not answered or made progress for {self._supervisor.stall_s:g} s: ending it"
+        self._supervisor.on_warning(self, text)
+        await process.stop(0)
 
     def _is_unused(self) -> bool:
         return self.is_idle and self._clock() - self.last_used >= UNUSED_S
@@ -479,7 +478,7 @@ class EngineSupervisor:
     on_warning: Callable[[LocalModel, str], None] = lambda *_: None
     max_loaded: int = 0
     stall_s: float = 0.0
-    """Silence of all requests of an engine, after which it is ended; 0: never."""
+    """Time without an answer or progress of an engine, after which it is ended; 0: never."""
     clock: Callable[[], float] = time.monotonic
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 

@@ -218,7 +218,9 @@ class UnqueuedEngine(Backend):
 
     async def lease(self, avoid: Collection[str], sticky: str | None) -> BackendLease:
         """The engine, without a slot."""
-        return self._make_lease(await self.model.ensure_ready())
+        lease = self._make_lease(await self.model.ensure_ready())
+        self.model.stall_watch.add(lease)
+        return lease
 
     def _make_lease(self, address: Address) -> LocalLease:
         return LocalLease(
