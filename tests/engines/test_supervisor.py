@@ -188,6 +188,35 @@ def test_an_engine_that_starts_after_failed_attempts_is_ready(tmp_path: Path) ->
     run(main())
 
 
+@pytest.mark.parametrize("failure", ["sys.exit(1)", "os.kill(os.getppid(), 9)"], ids=["exit", "SIGKILL"])
+def test_a_model_that_has_run_is_loaded_again_by_itself_after_too_many_failed_starts(
+    tmp_path: Path, failure: str
+) -> None:
+    broken = tmp_path / "broken"
+    program = (
+        f"import os, sys, pathlib\nif pathlib.Path({str(broken)!r}).exists():\n    {failure}\n"
+        f"os.execv(sys.executable, [*{READY_SERVER!r}, '--socket', sys.argv[1]])"
+    )
+    history, clock = History(), Clock()
+
+    async def pause(seconds: float) -> None:
+        clock.now += seconds
+        if history.of()[-1] is ModelState.FAILED:
+            broken.unlink()
+
+    async def main() -> None:
+        async with running_supervisor(python(program), clock=clock, pause=pause, on_change=history) as supervisor:
+            model = supervisor.models[0]
+            await model.ensure_ready()
+            broken.touch()
+            kill(model)
+            await history.until(lambda: history.of()[2:].count(ModelState.READY) == 1)
+            failed = [ModelState.RESTARTING] * MAX_FAILED_STARTS + [ModelState.FAILED]
+            assert history.of() == [ModelState.LOADING, ModelState.READY, *failed, ModelState.LOADING, ModelState.READY]
+
+    run(main())
+
+
 @table(
     ("settings", "message"),
     [

@@ -84,6 +84,24 @@ def test_an_engine_that_fails_to_start_ends_the_server_with_its_last_output(pipe
     assert "the model big cannot be loaded: ended with code 3 before it was ready" in log
 
 
+def test_an_engine_that_ran_and_fails_to_start_again_and_again_is_started_later_without_a_request(
+    pipe: StartPipe,
+) -> None:
+    with loading(pipe) as (server, processes):
+        pipe.write("go")
+        seen = len(server.log.all)
+        server.log.wait("model is ready", seen=seen)
+        processes[0].kill()
+        for state in (*["restarting"] * 4, "failed"):
+            seen = len(server.log.all)
+            pipe.write("die")
+            server.log.wait(f"cannot be loaded.*state={state}", seen=seen)
+        seen = len(server.log.all)
+        pipe.write("go")
+        server.log.wait("model is ready", seen=seen)
+        assert parse_valid(fetch(server, CHAT, BODY)).choice.finish == "stop"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_during_the_start_leaves_no_engine_process(pipe: StartPipe, number: signal.Signals) -> None:
     with loading(pipe) as (server, processes):

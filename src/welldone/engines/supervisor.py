@@ -42,7 +42,7 @@ BACKOFF_RESET_S = 60.0
 """After a minute of running, an exit counts as a new failure."""
 
 MAX_FAILED_STARTS = 5
-"""Failed starts in a row, after which the model is FAILED until the next request. The delays add up to 3 s."""
+"""Failed starts in a row, after which the model is FAILED for the next delay. The delays add up to 3 s."""
 
 
 class RestartBackoff:
@@ -97,7 +97,10 @@ unload and a load send them one after the other."""
 
 
 class ModelState(StrEnum):
-    """State of a model. LOADING and RESTARTING pass by themselves; a request loads an UNLOADED or FAILED model."""
+    """State of a model. LOADING and RESTARTING pass by themselves; a request loads an UNLOADED or FAILED model.
+
+    A FAILED model that has run before is also loaded again by itself.
+    """
 
     UNLOADED = "unloaded"
     LOADING = "loading"
@@ -276,6 +279,15 @@ class LocalModel:
                 self._handle_start_failure(error)
             else:
                 await self._watch_process(self.process)
+        if self.started_at is not None:
+            await self._load_again()
+
+    async def _load_again(self) -> None:
+        """Load a FAILED model that has run before, after its delay. At `max_loaded`, a request has to ask for it."""
+        while (wait_s := self._retry_at - self._clock()) > 0:
+            await self._supervisor.pause(wait_s)
+        if self.state is ModelState.FAILED and self._supervisor.has_load_permit:
+            self.load()
 
     async def _start_after_backoff(self) -> EngineProcess:
         if (wait_s := self._retry_at - self._clock()) > 0:
@@ -331,7 +343,9 @@ class LocalModel:
             is_permanent=error.is_permanent,
             details=error.details,
         )
-        if error.is_permanent or self._backoff.is_exhausted:
+        # The reason of a crash may apply to the next start too: SIGKILL, a file that is being replaced.
+        is_final = error.is_permanent and self.state is ModelState.LOADING
+        if is_final or self._backoff.is_exhausted:
             self._fail(named, wait_s)
         else:
             self._set_error(ModelState.RESTARTING, named, wait_s)
@@ -607,7 +621,7 @@ class EngineSupervisor:
     async def acquire_load_permit(self, model: LocalModel) -> None:
         """Wait until the model may be loaded; raise `EngineError` if all others are in use for too long."""
         deadline = self.clock() + model.settings.queue_wait_s
-        while model not in self._load_permits and self.max_loaded and len(self._load_permits) >= self.max_loaded:
+        while model not in self._load_permits and not self.has_load_permit:
             changed, remaining_s = self._changed_event, deadline - self.clock()
             if remaining_s <= 0:
                 raise EngineError(
@@ -620,6 +634,11 @@ class EngineSupervisor:
             else:
                 await _wait_event(changed, remaining_s)
         self._load_permits.add(model)
+
+    @property
+    def has_load_permit(self) -> bool:
+        """Whether one more model may be loaded."""
+        return not self.max_loaded or len(self._load_permits) < self.max_loaded
 
     def release_load_permit(self, model: LocalModel) -> None:
         self._load_permits.discard(model)
