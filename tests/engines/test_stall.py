@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
+from tests.http.aio import run, serving
 from tests.table import table
+from welldone.engines.process import has_progress
 from welldone.engines.stall import CHECKS_PER_STALL, ENGINE_SHARE, WORK_SHARE, RequestProgress, StallWatch
+from welldone.http.address import Address
 
 STALL_S = 30.0
 CHECK_S = STALL_S / CHECKS_PER_STALL
@@ -182,6 +185,37 @@ def test_without_figures_of_the_system_an_engine_that_does_not_answer_may_work(
     requests: tuple[Request, ...], expected: int | None
 ) -> None:
     assert stalls_after(Engine([None], work=(None,)), *requests) == expected
+
+
+METRICS = "llamacpp:n_decode_total {}\nllamacpp:requests_processing {}\nllamacpp:requests_deferred 0\n"
+
+
+@table(
+    ("counts", "limit_s", "expected"),
+    [
+        ([(7, 1)], 0.05, False),  # it answers, but the batch does not end
+        ([(7, 1), (8, 1)], 60, True),
+        ([(7, 0)], 60, True),
+        ([(7, 1), None, (7, 0)], 60, True),
+        ([None], 0.05, False),
+    ],
+)
+def test_after_a_timeout_llama_cpp_has_to_make_progress(
+    counts: list[tuple[int, int] | None], limit_s: float, expected: bool
+) -> None:
+    left = iter(counts)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if (count := next(left, counts[-1])) is not None:
+            body = METRICS.format(*count)
+            writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+
+    async def main() -> bool:
+        async with serving(answer) as port:
+            return await has_progress(Address(port=port), limit_s)
+
+    assert run(main()) is expected
 
 
 def test_an_engine_is_not_replaced_if_a_request_would_fail() -> None:
