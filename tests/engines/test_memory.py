@@ -20,7 +20,7 @@ from welldone.engines.memory import (
     read_memory,
     weights_of,
 )
-from welldone.engines.models.gguf import ModelShape, read_metadata
+from welldone.engines.models.gguf import LAYERS_LIMIT, ModelShape, read_metadata
 from welldone.engines.plan import make_plan
 
 GB = 10**9
@@ -83,8 +83,18 @@ def by_layer(*values: float) -> Array:
         ),
         ({"llama__attention__head_count_kv": Array(Kind.STRING, ["3"])}, 0),
         ({"llama__block_count": 0}, 0),
+        ({"llama__block_count": 2**32 - 1}, LAYERS_LIMIT / 30),
     ],
-    ids=["hybrid", "long heads", "latent", "window", "every second window", "not numbers", "unknown"],
+    ids=[
+        "hybrid",
+        "long heads",
+        "latent",
+        "window",
+        "every second window",
+        "not numbers",
+        "unknown",
+        "billions of layers",
+    ],
 )
 def test_other_architectures_have_other_contexts(tmp_path: Path, changes: dict[str, Value], share: float) -> None:
     plain = estimate_memory(0, shape(tmp_path), settings()).context

@@ -73,6 +73,10 @@ class GgufError(Exception):
         """Whether a retry fails in the same way; not if this machine is out of file descriptors or memory."""
 
 
+LAYERS_LIMIT = 65_536
+"""Real models have some hundred. A file may declare billions, and the memory of each is estimated."""
+
+
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     """Dimensions that decide how much memory a model needs besides its weights. 0: the file does not name it."""
 
@@ -181,7 +185,7 @@ def _read_shape(header: "_Header", architecture: str) -> ModelShape:
     head_length = width // heads if heads else 0
     pattern = header.values.get(f"{architecture}.attention.sliding_window_pattern")
     return ModelShape(
-        layers=number("block_count"),
+        layers=min(number("block_count"), LAYERS_LIMIT),
         width=width,
         hidden=max(by_layer("feed_forward_length"), default=0),
         heads=heads,
