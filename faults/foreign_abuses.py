@@ -98,7 +98,7 @@ def foreign_abuses() -> tuple[Abuse, ...]:
         _responses("metadata of 10,000 names", metadata={str(number): "x" for number in range(10_000)}),
         _responses("a format 60 deep", text={"format": {"type": "json_schema", "name": "a", "schema": _deep(25)}}),
         _responses("10^18 tokens of output", EITHER, max_output_tokens=10**18, input="stop"),
-        _responses("tools of another kind", tools=[{"type": "computer_use_preview"}]),
+        _responses("tools of another kind", EITHER, tools=[{"type": "computer_use_preview"}]),
         _responses("1,000 tools", tools=[{"type": "function", "name": f"f{number}"} for number in range(1000)]),
         _responses(
             "a picture of this machine for Responses",

@@ -325,6 +325,33 @@ def test_a_response_is_read_as_events() -> None:
     assert [one for one in found if isinstance(one, Usage)] == [COUNTS]
 
 
+TOKEN = {"token": "H", "logprob": -0.1}
+COMPLETE: Json = {**TOKEN, "bytes": [72], "top_logprobs": []}
+
+
+@table(
+    ("logprobs", "expected"),
+    [
+        ([TOKEN], [[COMPLETE]]),
+        ([{"logprob": -0.1}, 7, TOKEN | {"bytes": "H", "top_logprobs": 1}], [[COMPLETE]]),
+        ({"H": -0.1}, []),
+    ],
+    ids=["short", "wrong", "object"],
+)
+def test_log_probabilities_of_another_form_do_no_harm(logprobs: object, expected: object) -> None:
+    events = numbered(
+        CREATED,
+        *item_events(
+            0,
+            message_item("msg_1", "H"),
+            delta("output_text", "msg_1", 0, "H", content_index=0, logprobs=logprobs),
+        ),
+        done(),
+    )
+    found = read(RESPONSES, *events)
+    assert [one.value["content"] for one in found if isinstance(one, Logprobs)] == expected
+
+
 def test_texts_of_items_that_are_open_at_once_follow_each_other() -> None:
     one, two, three = (message_item(id, value) for id, value in (("a", "1x"), ("b", "2y"), ("c", "3")))
     found = read(

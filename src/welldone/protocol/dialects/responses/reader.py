@@ -5,12 +5,14 @@ from collections import deque
 import msgspec
 
 from welldone.protocol import events as ev
+from welldone.protocol import fields
 from welldone.protocol.dialects.dialect_reader import EventSink, finish_reason_or_failure
 from welldone.protocol.dialects.responses import emitter as em
 from welldone.protocol.dialects.responses.emitter import OutputItem, ResponsesEmitter, TextAccumulator
 from welldone.protocol.dialects.responses.objects import extra_call_members, response_object
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Failure, Json
+from welldone.protocol.repair_log import RepairLog
 
 REASONING_FORMAT = "openai-responses-v1"
 """OpenRouter's name for the format of these reasoning details."""
@@ -55,7 +57,9 @@ class ResponsesEvents(ResponsesEmitter, EventSink):
         """Make the events of a text delta with its log probabilities."""
         logprobs = (others or {}).get("logprobs")
         if logprobs and text and accumulator.kind == "output_text" and self._is_next(accumulator):
-            self.events.append(ev.Logprobs(0, {"content": logprobs, "refusal": None}))
+            # Of chat's members, those of Responses may lack `bytes`, which is no mistake.
+            value = fields.read_chat_logprobs({"content": logprobs, "refusal": None}, RepairLog())
+            self.events += [] if value is None else [ev.Logprobs(0, value)]
         self.encode_delta(accumulator, text)
 
     def close_part(self, part: TextAccumulator, value: Json | None = None, others: Json | None = None) -> None:
