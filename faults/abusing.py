@@ -14,8 +14,8 @@ from faults.heartbeat import GapRecorder, beating, listening, sending
 from faults.hostile_streams import KINDS, Kind
 from faults.peak import Peak
 from tests.server.abuse import Abuse, abuses
-from tests.support.faults import LONG_ANSWER, RESTARTS, cpu_of, engine_of, metric, small_server
-from tests.support.server import Running
+from tests.support.faults import RESTARTS, cpu_of, engine_of, metric
+from tests.support.server import Running, serving
 from tests.support.upstream import gateway, upstream
 from welldone.mock.script import HELLO_REPLY, MockReply
 from welldone.mock.server import MockHttpRequest
@@ -44,16 +44,21 @@ class Results(msgspec.Struct):
 
 
 def local(context: CaseContext) -> Outcome:
-    """Send every request to a server with a local model."""
-    with small_server(context.model, "-np", "2", "-c", "4096") as server, engine_of(server) as engine:
-        peak = Peak(server)
-        body = chat("tiny", max_tokens=LONG_ANSWER, temperature=0)
-        results, recorder = asyncio.run(_abuse(context, server, _chosen(context), body, _problem))
-        with engine_of(server) as now:
-            is_same = now.pid == engine.pid
-        restarts = metric(server, RESTARTS) + (not is_same)
-        more = (Figure("engine restarts", restarts, most=0),)
-        return _outcome(results, recorder, (*more, peak.growth()), _failures(server))
+    """Send every request to a server with a local model, next to a stream of an upstream.
+
+    A stream of the same engine waits for what the engine does for others, such as a grammar.
+    """
+    options = ["-m", str(context.model), "--alias", "tiny", "-t", "1", "-np", "2", "-c", "4096"]
+    with beating() as beats:
+        (context.folder / "welldone.toml").write_text(_heartbeat_upstream(beats))
+        with serving(options, model="tiny", folder=context.folder) as server, engine_of(server) as engine:
+            peak = Peak(server)
+            results, recorder = asyncio.run(_abuse(context, server, _chosen(context), chat("heartbeat"), _problem))
+            with engine_of(server) as now:
+                is_same = now.pid == engine.pid
+            restarts = metric(server, RESTARTS) + (not is_same)
+            more = (Figure("engine restarts", restarts, most=0),)
+            return _outcome(results, recorder, (*more, peak.growth()), _failures(server))
 
 
 def through(context: CaseContext) -> Outcome:
