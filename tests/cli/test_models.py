@@ -196,6 +196,7 @@ def test_the_server_of_the_settings_is_queried_with_their_key(
     ("page", "words"),
     [
         (Page(status=401), "requires a key: --api-key"),
+        (Page(b"<html>", status=401, cuts=[3]), "requires a key: --api-key"),
         (Page(b"<html>"), "does not list models"),
         (Page(b"{}"), "does not list models"),
         (Page(status=500), "status 500"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.http.aio import run
 from tests.server.running_gateway import Gateway, gateway
-from tests.server.running_server import RecordedReply, json_error
+from tests.server.running_server import DONE, HELLO, ROLE, STOP, USAGE, RecordedReply, json_error
 from tests.server.test_same_dialect import ERRORS, VALID, WHOLE
 from tests.table import table
 from welldone.mock.script import MockChunk, MockReply, MockScript, cut_at, json_reply
@@ -179,6 +179,18 @@ def test_several_choices_and_prompts_are_several_requests(tmp_path: Path, dialec
             reply = await serving.post(prompts, "/v1/completions")
             assert text_of("/v1/completions", reply) == "HelloHello"
             assert reply.findings("completions") == []
+
+    run(work())
+
+
+def test_each_of_several_choices_is_in_the_dialect_of_its_upstream(tmp_path: Path) -> None:
+    async def work() -> None:
+        answers = [MockReply(VALID["messages"])], [MockReply((ROLE, HELLO, STOP, USAGE, DONE))]
+        async with gateway(tmp_path, *answers, each={"n": "each"}, first=only("messages")) as serving:
+            for _ in range(6):
+                assert (await serving.post({**REQUESTS[CHAT], "n": 4})).status == 200
+            assert {one.path for one in posts(serving, 0)} <= {"/v1/messages"}
+            assert {one.path for one in posts(serving, 1)} <= {"/v1/chat/completions"}
 
     run(work())
 

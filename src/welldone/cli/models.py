@@ -59,7 +59,7 @@ def query_models(url: str, key: str | None, ca_file: str | None) -> list[ModelRo
     """Return the models of the server at `url`. Raises `RunningServerError`."""
     address = root_address(url, key, ca_file)
     try:
-        reply = asyncio.run(ask_server(url, address, "GET", "/v1/models", timeout_s=_QUERY_TIMEOUT_S))
+        reply = asyncio.run(ask_server(url, address, "GET", "/v1/models", timeout_s=_QUERY_TIMEOUT_S, needs_all=False))
     except NoServerError:
         raise NoServerError(f"no server answers at {url}; start one with welldone serve") from None
     if reply.status in (401, 403):

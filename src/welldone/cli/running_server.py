@@ -45,8 +45,10 @@ def root_address(url: str, key: str | None, ca_file: str | None) -> Address:
         return parse_url(url.rstrip("/").removesuffix("/v1"), key=key, ca_file=ca_file)
 
 
-async def ask_server(url: str, address: Address, method: str, path: str, *, timeout_s: float) -> RecordedResponse:
-    """Send a request and return the complete response. Raises `RunningServerError`.
+async def ask_server(
+    url: str, address: Address, method: str, path: str, *, timeout_s: float, needs_all: bool = True
+) -> RecordedResponse:
+    """Send a request and return the response, which is complete if the caller `needs_all`. Raises `RunningServerError`.
 
     Proxy settings do not apply: the key must not be sent to a proxy.
     """
@@ -56,7 +58,7 @@ async def ask_server(url: str, address: Address, method: str, path: str, *, time
         if error.is_untrusted:
             raise RunningServerError(untrusted_message(url, error)) from None
         raise NoServerError(f"no server answers at {url}: {error}") from None
-    if reply.status is None or not reply.is_complete:
+    if reply.status is None or (needs_all and not reply.is_complete):
         raise NoServerError(f"no server answers at {url}: {reply.error or 'the reply is incomplete'}")
     return reply
 

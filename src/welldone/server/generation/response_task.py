@@ -319,6 +319,7 @@ class ResponseTask(ClientOutput):
                 return msgspec.structs.replace(first_failure, is_retryable=False)
             way, body = planned
         self._prepare_pipeline(lease, part)
+        dialect = self._options.upstream_dialect  # read here: another part may have another upstream
         if self._part_count > 1:
             await next_turn()  # encoding and sending a long body takes milliseconds
         await self._parts.body_budget.reserve(attempt)
@@ -330,7 +331,7 @@ class ResponseTask(ClientOutput):
                 self._reread_request = None
                 body = self._request.bodies[part]
             endpoint, forwarded = self._gen_request.endpoint, self._gen_request.forwarded_headers
-            if (dialect := self._options.upstream_dialect) is not None:
+            if dialect is not None:
                 body = translate_request({**body, "model": lease.model}, dialect, endpoint)
                 endpoint, forwarded = dialect, UPSTREAM_DIALECTS[dialect].headers
             elif lease.upstream is not None and endpoint is Endpoint.CHAT:
