@@ -193,10 +193,7 @@ def test_a_model_that_has_run_is_loaded_again_by_itself_after_too_many_failed_st
     tmp_path: Path, failure: str
 ) -> None:
     broken = tmp_path / "broken"
-    program = (
-        f"import os, sys, pathlib\nif pathlib.Path({str(broken)!r}).exists():\n    {failure}\n"
-        f"os.execv(sys.executable, [*{READY_SERVER!r}, '--socket', sys.argv[1]])"
-    )
+    program = failing_program(broken, failure)
     history, clock = History(), Clock()
 
     async def pause(seconds: float) -> None:
@@ -213,6 +210,60 @@ def test_a_model_that_has_run_is_loaded_again_by_itself_after_too_many_failed_st
             await history.until(lambda: history.of()[2:].count(ModelState.READY) == 1)
             failed = [ModelState.RESTARTING] * MAX_FAILED_STARTS + [ModelState.FAILED]
             assert history.of() == [ModelState.LOADING, ModelState.READY, *failed, ModelState.LOADING, ModelState.READY]
+
+    run(main())
+
+
+def failing_program(broken: Path, failure: str) -> str:
+    """Return a program that is ready, and fails if a file exists."""
+    return (
+        f"import os, sys, pathlib\nif pathlib.Path({str(broken)!r}).exists():\n    {failure}\n"
+        f"os.execv(sys.executable, [*{READY_SERVER!r}, '--socket', sys.argv[1]])"
+    )
+
+
+def test_a_final_failure_of_a_model_that_has_run_is_final(tmp_path: Path) -> None:
+    broken, history = tmp_path / "broken", History()
+
+    async def main() -> None:
+        program = failing_program(broken, "os.kill(os.getppid(), 9)")
+        async with running_supervisor(python(program), on_change=history) as supervisor:
+            model = supervisor.models[0]
+            await model.ensure_ready()
+            await model.unload()
+            broken.touch()
+            with pytest.raises(EngineError, match="out of memory"):
+                await model.ensure_ready()
+            task = model._run_task
+            assert task is not None
+            await task
+            assert history.of()[-2:] == [ModelState.LOADING, ModelState.FAILED]
+
+    run(main())
+
+
+def test_a_model_that_waits_for_its_next_start_can_be_unloaded(tmp_path: Path) -> None:
+    broken, history, clock = tmp_path / "broken", History(), Clock()
+
+    async def pause(seconds: float) -> None:
+        clock.now += seconds
+        if history.of()[-1] is ModelState.FAILED:
+            supervisors[0].models[0].start_unload()
+            await asyncio.Event().wait()  # until it is cancelled
+
+    supervisors = []
+
+    async def main() -> None:
+        program = failing_program(broken, "sys.exit(1)")
+        async with running_supervisor(python(program), clock=clock, pause=pause, on_change=history) as supervisor:
+            supervisors.append(supervisor)
+            model = supervisor.models[0]
+            await model.ensure_ready()
+            broken.touch()
+            kill(model)
+            await history.until(lambda: history.of()[-1] is ModelState.UNLOADED)
+            await model.unload()
+            assert history.of()[-2:] == [ModelState.FAILED, ModelState.UNLOADED]
 
     run(main())
 

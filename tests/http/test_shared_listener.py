@@ -26,9 +26,11 @@ class Accepting:
         self.has_all = asyncio.Event()
         self._loads, self._number = loads, number
         copies = [sock.dup() for sock in sockets]
-        self.listener = SharedListener(copies, self._connect, lambda: loads.is_ahead(number))
+        self.listener = SharedListener(copies, self._connect, lambda more: loads.is_ahead(number, more))
 
     async def _connect(self, connection: socket.socket) -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)  # as a handshake takes time
         self.connections.append(connection)
         self._loads.publish(self._number, len(self.connections), 0)
         if len(self.connections) == CONNECTIONS:
@@ -74,6 +76,20 @@ def test_connections_are_spread_evenly(count: int) -> None:
     run(work())
 
 
+@table("count", [2, 4])
+def test_connections_that_come_at_once_are_spread_evenly(count: int) -> None:
+    async def work() -> None:
+        async with sharing(count, count) as (crew, address):
+            clients = await asyncio.gather(*(_connect(address) for _ in range(CONNECTIONS)))
+            while sum(len(one.connections) for one in crew) < CONNECTIONS:  # noqa: ASYNC110 - there is no event for it
+                await asyncio.sleep(0)
+            assert max(len(one.connections) for one in crew) <= CONNECTIONS // count + 1
+            for client in clients:
+                client.close()
+
+    run(work())
+
+
 def test_a_process_that_is_ahead_accepts_what_no_other_takes() -> None:
     async def work() -> None:
         async with sharing(2, 1) as ((one,), address):
@@ -108,7 +124,7 @@ def test_accepting_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch) -> No
             listening.setblocking(False)
             listening.bind(("127.0.0.1", 0))
             listening.listen()
-            listener = SharedListener([listening], connect, lambda: False)
+            listener = SharedListener([listening], connect, lambda _: False)
             (await _connect(listening.getsockname())).close()
             await accepted
             listener.close()

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,11 +14,20 @@ from tests.server.resumable import ASKS, Connection, GatedUpstream, connect, gat
 from tests.server.running_gateway import Gateway
 from tests.server.test_resume import CHUNKS, failed, start, wait_until
 from tests.server.test_resume_responses import BACKGROUND, values
-from welldone.config.server import LimitsSettings
+from welldone.config.server import LimitsSettings, ServeSettings
+from welldone.gateway.errors import ApiError
 from welldone.server.access.redis_store import STREAMS_PREFIX, RedisStoreClient
-from welldone.server.access.store import STREAM_COPIES, RefusedError, SharedStore, StoreUnavailableError
+from welldone.server.access.store import (
+    STREAM_COPIES,
+    RefusedError,
+    SharedStore,
+    StoreClient,
+    StoreUnavailableError,
+    Value,
+)
 from welldone.server.resume.events import LOST, EventBatch, StreamLostError, StreamState
-from welldone.server.resume.sources import _LATE_CHECKS, COPY_TTL_S, DEAD_S, StoreSource, WriterDiedError
+from welldone.server.resume.sources import _LATE_CHECKS, COPY_TTL_S, DEAD_S, StoreCopies, StoreSource, WriterDiedError
+from welldone.server.resume.streams import StreamRegistry
 
 pytestmark = [NEEDS_REDIS, pytest.mark.tier2]
 KEY, OTHER_KEY = "first-key-canary", "other-key-canary"
@@ -372,6 +381,47 @@ def test_a_copy_that_is_not_written_any_more_is_that_of_a_dead_process(redis: Re
         with pytest.raises(WriterDiedError) as caught:
             await reading
         assert (caught.value.first, caught.value.count) == (b"first", 2)
+        await store.close()
+
+    run(work())
+
+
+def test_a_reader_that_is_ahead_of_the_copy_of_a_dead_process_may_try_again(redis: RealRedis) -> None:
+    async def work() -> None:
+        client = RedisStoreClient(redis.url, timeout_s=30.0)
+        store = SharedStore(client, timeout_s=30.0)
+        name = hashlib.sha256(b"me\0stream_1").hexdigest()
+        await client.append_events(name, batch(0, [b"first"], 1), COPY_TTL_S)
+        assert (await StoreSource(store, "me", "stream_1").read(2, 0.0)).count == 1  # there is no such event yet
+        await client._redis.pexpire(STREAMS_PREFIX + name, round(1000 * (COPY_TTL_S - DEAD_S)))
+        with pytest.raises(ApiError) as caught:
+            await StoreSource(store, "me", "stream_1").read(2, 0.0)
+        assert (caught.value.status, caught.value.code) == (503, "server_gone")
+        await store.close()
+
+    run(work())
+
+
+def test_what_the_store_rejects_is_not_copied_again_and_again(redis: RealRedis) -> None:
+    class Counting(SharedStore):
+        calls = 0
+
+        async def call(self, operation: Callable[[StoreClient], Awaitable[Value]]) -> Value:
+            self.calls += 1
+            return await super().call(operation)
+
+    async def work() -> None:
+        redis.command("ACL", "SETUSER", "default", "-XADD", "-DEL")
+        store = Counting(RedisStoreClient(redis.url), use=STREAM_COPIES)
+        registry = StreamRegistry(ServeSettings(resume_s=30.0))
+        copies = StoreCopies(store, registry)
+        stream = registry.open("me", "stream_1")
+        assert stream is not None
+        copies.start(stream)
+        await wait_until(lambda: not copies._tasks)
+        registry.remove(stream)
+        await wait_until(lambda: not copies._drops)
+        assert store.calls == 2
         await store.close()
 
     run(work())

@@ -279,11 +279,14 @@ class LocalModel:
                 self._handle_start_failure(error)
             else:
                 await self._watch_process(self.process)
-        if self.started_at is not None:
+        if self.started_at is not None and self._backoff.is_exhausted:
             await self._load_again()
 
     async def _load_again(self) -> None:
-        """Load a FAILED model that has run before, after its delay. At `max_loaded`, a request has to ask for it."""
+        """Load a model that has run before and failed too often in a row, after its delay.
+
+        At `max_loaded`, a request has to ask for it.
+        """
         while (wait_s := self._retry_at - self._clock()) > 0:
             await self._supervisor.pause(wait_s)
         if self.state is ModelState.FAILED and self._supervisor.has_load_permit:
@@ -428,7 +431,8 @@ class LocalModel:
 
     def start_unload(self) -> None:
         """Start to stop the engine. The next `ensure_ready` loads it again."""
-        if self.state in _LOADED_STATES:
+        is_waiting = self.state is ModelState.FAILED and self._run_task is not None and not self._run_task.done()
+        if self.state in _LOADED_STATES or is_waiting:
             self._start_stop(ModelState.UNLOADED)
 
     async def unload(self) -> None:

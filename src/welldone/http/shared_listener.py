@@ -32,9 +32,9 @@ class WorkerLoads:
         """Set the open connections and running requests of a worker, from 1 to `count`."""
         _PAIR.pack_into(self._memory, worker * _PAIR.size, connections, requests)
 
-    def is_ahead(self, worker: int) -> bool:
-        """Whether a worker has more connections than another."""
-        return self._read(worker)[0] > min(self._read(other)[0] for other in range(1, self._count + 1))
+    def is_ahead(self, worker: int, more: int = 0) -> bool:
+        """Whether a worker has more connections than another, with `more` that it has not published yet."""
+        return self._read(worker)[0] + more > min(self._read(other)[0] for other in range(1, self._count + 1))
 
     def record_death(self, worker: int) -> int:
         """Count a worker that died, and return how many requests it cut."""
@@ -56,14 +56,15 @@ class WorkerLoads:
 class SharedListener:
     """Accepts connections on sockets that other processes accept on as well.
 
-    Called with each connection: `connect`. `is_ahead` tells whether another process should accept the next one.
+    Called with each connection: `connect`. `is_ahead` tells whether another process should accept the next one, while
+    so many are not connected yet.
     """
 
     def __init__(
         self,
         sockets: Sequence[socket.socket],
         connect: Callable[[socket.socket], Awaitable[object]],
-        is_ahead: Callable[[], bool],
+        is_ahead: Callable[[int], bool],
     ) -> None:
         self.sockets = sockets
         self._connect = connect
@@ -83,7 +84,7 @@ class SharedListener:
             sock.close()
 
     def _on_readable(self, sock: socket.socket) -> None:
-        if self._is_ahead():
+        if self._is_ahead(len(self._connecting)):
             self._pause(sock, _WAIT_S)
         else:
             self._accept(sock)
@@ -110,7 +111,7 @@ class SharedListener:
             task = self._loop.create_task(self._start(connection))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
-            if self._is_ahead():
+            if self._is_ahead(len(self._connecting)):
                 return
 
     async def _start(self, connection: socket.socket) -> None:

@@ -402,6 +402,8 @@ class SharedApiKeys(ApiKeys):
             return
         self._cached[digest] = _CachedKey(key, now + REFRESH_S, now + CACHE_TTL_S)
         self._by_name[key.name], self._owners[key.name] = key, digest.hex()
+        if len(self._owners) > len(self._local_principals) + MAX_CACHED:  # not in `_evict`: a copy may be deleted later
+            del self._owners[next(name for name in self._owners if name not in self._local_principals)]
         if len(self._cached) > MAX_CACHED:
             self._evict(next(iter(self._cached)))
         self._on_found(key)

@@ -27,6 +27,7 @@ from welldone.schemas.responses import (
     ResponseRequest,
     ResponseStorage,
 )
+from welldone.server.access.store import StoreUnavailableError
 from welldone.server.api.dialect import DialectApi, fetch_json
 from welldone.server.api.response_owners import UpstreamIdOwners, state_references
 from welldone.server.api.response_socket import SocketRequest
@@ -220,7 +221,13 @@ class ResponsesApi(DialectApi, kw_only=True):
         after = 0
         if query.starting_after is not None:
             after = self.resume.read_event_number(query.starting_after, "starting_after") + 1
-        source = await self.resume.find(ctx.principal, _response_id(ctx))
+        try:
+            source = await self.resume.find(ctx.principal, _response_id(ctx))
+        except StoreUnavailableError:
+            stored = self.store.get(ctx.principal, _response_id(ctx))
+            if stored is None or (stored.is_background and stored.is_streamed):
+                raise
+            source = None  # no store has its events
         if source is None:
             raise self._not_streamed(ctx)
         return await self.resume.send_rest(ctx, source, after, _SEQUENCE_FORMAT)

@@ -6,12 +6,12 @@ limits as the original, is refreshed while its process lives, and expires otherw
 
 import asyncio
 import time
-from contextlib import suppress
 from operator import methodcaller
 
 import msgspec
 
-from welldone.server.access.store import STORE_RETRY_S, SharedStore, StoreUnavailableError
+from welldone.gateway.stream_endings import SERVER_GONE
+from welldone.server.access.store import STORE_RETRY_S, RefusedError, SharedStore, StoreUnavailableError
 from welldone.server.observe.workers import WorkerQuery, WorkerSync
 from welldone.server.resume.events import LOST, READING, STOPPED, EventBatch, StreamLostError, StreamState
 from welldone.server.resume.streams import ResumableStream, StreamRegistry
@@ -139,7 +139,7 @@ class StoreSource(_RemoteSource):
 
     async def read(self, after: int, wait_s: float) -> EventBatch:
         """See `EventSource.read`."""
-        start = time.monotonic()
+        start, silent_s = time.monotonic(), 0.0
         while True:
             try:
                 batch = await self._store.find(lambda client: client.read_events(self._name, after))
@@ -148,7 +148,8 @@ class StoreSource(_RemoteSource):
                 if time.monotonic() >= self._next_message_at:
                     self._next_message_at = time.monotonic() + HEARTBEAT_S
                     kept_s = await self._store.call(lambda client: client.message_writer(self._name, READING))
-                    await self._check_writer(batch, COPY_TTL_S - kept_s)
+                    silent_s = COPY_TTL_S - kept_s
+                    await self._check_writer(batch, silent_s)
             except StoreUnavailableError:
                 self._late_checks = 0
                 if time.monotonic() > start + (_STORE_PATIENCE_S if wait_s > 0 else 0.0):
@@ -157,6 +158,8 @@ class StoreSource(_RemoteSource):
                 is_behind = batch.count < after  # the copy, of what the reader has received elsewhere
                 end = start + max(wait_s, _COPY_DELAY_S if is_behind else 0.0)
                 if batch.events or batch.state is not StreamState.RUNNING or time.monotonic() >= end:
+                    if is_behind and batch.state is StreamState.RUNNING and silent_s > LATE_S:
+                        raise SERVER_GONE  # before it has copied what the reader has received of it
                     return batch
             await asyncio.sleep(_COPY_INTERVAL_S)
 
@@ -206,6 +209,8 @@ class StoreCopies:
             copy = EventBatch(batch.dropped, last, state, batch.events)
             try:
                 message = await self._store.call(methodcaller("append_events", name, copy, ttl_s))
+            except RefusedError:
+                return
             except StoreUnavailableError:
                 await asyncio.sleep(_RETRY_S)
                 continue
@@ -228,7 +233,11 @@ class StoreCopies:
 
     async def _delete(self, name: str) -> None:
         for _ in range(1 + int(self._registry.keep_s / STORE_RETRY_S)):  # then it has expired
-            with suppress(StoreUnavailableError):
+            try:
                 await self._store.call(lambda client: client.drop_events(name))
-                break
-            await asyncio.sleep(STORE_RETRY_S)
+            except RefusedError:
+                return
+            except StoreUnavailableError:
+                await asyncio.sleep(STORE_RETRY_S)
+            else:
+                return
