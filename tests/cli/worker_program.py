@@ -42,14 +42,14 @@ class _Server:
             connections=100,
             keep_alive_s=10.0,
             write_timeout_s=60.0,
+            worker=(worker.loads, worker.number),
         )
         self._end = asyncio.Event()
 
     async def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._end.set)
-        worker = self._worker
-        await self._listener.start("", 0, sockets=worker.sockets, worker=(worker.loads, worker.number))
+        await self._listener.start("", 0, sockets=self._worker.sockets)
         await self._sync.start()
         self._worker.on_ready()
         await self._end.wait()

@@ -430,9 +430,8 @@ class LocalModel:
         asyncio.get_running_loop().call_exception_handler({"message": f"engine {self.name}", "exception": error})
 
     def start_unload(self) -> None:
-        """Start to stop the engine. The next `ensure_ready` loads it again."""
-        is_waiting = self.state is ModelState.FAILED and self._run_task is not None and not self._run_task.done()
-        if self.state in _LOADED_STATES or is_waiting:
+        """Start to stop the engine, or to wait for its next start. The next `ensure_ready` loads it again."""
+        if self._run_task is not None and not self._run_task.done():
             self._start_stop(ModelState.UNLOADED)
 
     async def unload(self) -> None:

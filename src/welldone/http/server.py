@@ -346,7 +346,8 @@ class HttpServer:
     """A listening server, with a connection limit and our own error responses.
 
     `keep_alive_s` limits how long a connection may be idle, how long the head of a request may take, and the TLS
-    handshake and shutdown. `write_timeout_s` limits how long a client may leave sent bytes unacknowledged.
+    handshake and shutdown. `write_timeout_s` limits how long a client may leave sent bytes unacknowledged. `worker` is
+    this process among those that share the sockets.
     """
 
     def __init__(
@@ -357,6 +358,7 @@ class HttpServer:
         connections: int,
         keep_alive_s: float,
         write_timeout_s: float,
+        worker: tuple[WorkerLoads, int] | None = None,
     ) -> None:
         self.error_response = error_response
         self.keep_alive_s = keep_alive_s
@@ -364,7 +366,7 @@ class HttpServer:
         self._write_timeout_s = write_timeout_s
         self._connections_limit = reserve_descriptors(2 * connections + _SPARE_SOCKETS)
         self._servers: Sequence[asyncio.Server | SharedListener] = ()
-        self._worker: tuple[WorkerLoads, int] | None = None  # this process among those that share the sockets
+        self._worker = worker
         self.active: int = 0
         """Number of requests in progress."""
         self.connections: set[ServerConnection] = set()
@@ -437,13 +439,7 @@ class HttpServer:
             loads.publish(number, len(self.connections), self.active)
 
     async def start(
-        self,
-        host: str,
-        port: int,
-        *,
-        tls: ssl.SSLContext | None = None,
-        sockets: Sequence[socket.socket] = (),
-        worker: tuple[WorkerLoads, int] | None = None,
+        self, host: str, port: int, *, tls: ssl.SSLContext | None = None, sockets: Sequence[socket.socket] = ()
     ) -> int:
         """Listen and return the port; with port 0 the system chooses it.
 
@@ -459,10 +455,10 @@ class HttpServer:
             "ssl_handshake_timeout": tls_timeout_s,
             "ssl_shutdown_timeout": tls_timeout_s,
         }
-        if worker is not None and sockets:
-            self._worker = worker
+        if self._worker is not None and sockets:
+            loads, number = self._worker
             connect = partial(loop.connect_accepted_socket, partial(ServerConnection, self), **options)
-            self._servers = [SharedListener(sockets, connect, partial(worker[0].is_ahead, worker[1]))]
+            self._servers = [SharedListener(sockets, connect, partial(loads.is_ahead, number))]
         else:
             listen = partial(loop.create_server, partial(ServerConnection, self), backlog=BACKLOG, **options)
             self._servers = [await listen(sock=sock) for sock in sockets] or [await listen(host, port)]

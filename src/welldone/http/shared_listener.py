@@ -71,14 +71,13 @@ class SharedListener:
         self._is_ahead = is_ahead
         self._loop = asyncio.get_running_loop()
         self._connecting: set[asyncio.Task[None]] = set()
-        self._timers: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._is_closed = False
         for sock in sockets:
             self._loop.add_reader(sock, self._on_readable, sock)
 
     def close(self) -> None:
         """Accept no more connections."""
-        for timer in self._timers.values():
-            timer.cancel()
+        self._is_closed = True
         for sock in self.sockets:
             self._loop.remove_reader(sock)
             sock.close()
@@ -91,11 +90,12 @@ class SharedListener:
 
     def _pause(self, sock: socket.socket, time_s: float) -> None:
         self._loop.remove_reader(sock)
-        self._timers[sock] = self._loop.call_later(time_s, self._continue, sock)
+        self._loop.call_later(time_s, self._continue, sock)
 
     def _continue(self, sock: socket.socket) -> None:
-        self._loop.add_reader(sock, self._on_readable, sock)
-        self._accept(sock)
+        if not self._is_closed:
+            self._loop.add_reader(sock, self._on_readable, sock)
+            self._accept(sock)
 
     def _accept(self, sock: socket.socket) -> None:
         """Accept a connection, and more if this process is not ahead then."""

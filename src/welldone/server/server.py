@@ -147,6 +147,7 @@ class Server:
             connections=settings.connections,
             keep_alive_s=settings.head_s,
             write_timeout_s=settings.write_s + _UNREAD_MARGIN_S,
+            worker=None if worker is None else (worker.loads, worker.number),
         )
         self._repair_summary = RepairSummary(self._metrics.upstream_counts)
         self.port: int = settings.port
@@ -160,13 +161,9 @@ class Server:
         settings = self._config.server
         if self._store is not None:
             await self._store.start()
+        sockets = sockets if self._worker is None else self._worker.sockets
         self._tls = _tls_context(self._config)
-        place = None
-        if self._worker is not None:
-            sockets, place = self._worker.sockets, (self._worker.loads, self._worker.number)
-        self.port = await self._listener.start(
-            settings.host, settings.port, tls=self._tls, sockets=sockets, worker=place
-        )
+        self.port = await self._listener.start(settings.host, settings.port, tls=self._tls, sockets=sockets)
         self._app.origins = self._origin_policy(self.port)
         loop = asyncio.get_running_loop()
         self._metrics.watch("welldone_tasks", lambda: len(asyncio.all_tasks(loop)))

@@ -6,6 +6,7 @@ limits as the original, is refreshed while its process lives, and expires otherw
 
 import asyncio
 import time
+from contextlib import suppress
 from operator import methodcaller
 
 import msgspec
@@ -233,11 +234,7 @@ class StoreCopies:
 
     async def _delete(self, name: str) -> None:
         for _ in range(1 + int(self._registry.keep_s / STORE_RETRY_S)):  # then it has expired
-            try:
-                await self._store.call(lambda client: client.drop_events(name))
-            except RefusedError:
-                return
-            except StoreUnavailableError:
-                await asyncio.sleep(STORE_RETRY_S)
-            else:
-                return
+            with suppress(StoreUnavailableError):
+                await self._store.find(lambda client: client.drop_events(name))
+                break
+            await asyncio.sleep(STORE_RETRY_S)
