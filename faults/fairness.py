@@ -1,7 +1,7 @@
 """The most expensive requests and replies on every endpoint, next to a stream that must not be delayed."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -208,9 +208,7 @@ def turns(context: CaseContext) -> Outcome:
         upstream(choose) as fine,
         gateway(context.folder, fine.url, more=heartbeat % beats) as server,
     ):
-        peak = Peak(server)
-        problems, worst = asyncio.run(_all(context, server, names))
-        growth = peak.growth()
+        problems, worst, growth = asyncio.run(_all(context, server, names))
     by_reply = {name: ms for name, ms in worst.items() if name.rsplit(", /", 1)[0] in replies}
     by_request = {name: ms for name, ms in worst.items() if name not in by_reply}
     figures = (
@@ -227,29 +225,40 @@ def _longest(results: dict[str, float]) -> float:
     return max(results.values(), default=0.0)
 
 
-async def _all(context: CaseContext, server: Running, names: list[str]) -> tuple[list[str], dict[str, float]]:
-    """Send each request some times. Returns problems, and the longest gap of the stream by request."""
+async def _all(context: CaseContext, server: Running, names: list[str]) -> tuple[list[str], dict[str, float], Figure]:
+    """Send each request some times. Returns problems, the longest gaps of the stream by request, and the memory."""
     problems: list[str] = []
+    peak = Peak(server)
     async with sending() as sender, listening(server, chat("heartbeat")) as recorder:
-        for request in [*_chosen(context, server, names), *await _references(server)]:
-            context.note(request.name)
-            for _ in range(context.times(TRIES, 1)):
-                await recorder.beat(request.name)
-                replies = await sender.send(server.port, request.data, request.at_once, request.first_size)
-                problems += [f"{request.name}: {why}" for reply in replies if (why := request.problem(reply))]
+
+        async def send_all(requests: Iterable[Request]) -> None:
+            for request in requests:
+                context.note(request.name)
+                for _ in range(context.times(TRIES, 1)):
+                    await recorder.beat(request.name)
+                    replies = await sender.send(server.port, request.data, request.at_once, request.first_size)
+                    problems.extend(f"{request.name}: {why}" for reply in replies if (why := request.problem(reply)))
+
+        await send_all(_floods(context, server))
+        growth = peak.growth()
+        await send_all(_chosen(context, server, names))
+        await send_all(await _references(server))
     recorder.worst.pop(NOTHING, None)
-    return problems, recorder.worst
+    return problems, recorder.worst, growth
 
 
-def _chosen(context: CaseContext, server: Running, names: list[str]) -> Iterator[Request]:
-    every = context.times(1, 31)
-    size = context.times(BODY_BYTES, 60_000)
+def _floods(context: CaseContext, server: Running) -> Iterator[Request]:
     key = b"Authorization: Bearer %b\r\n" % (server.key or "").encode()
     for flood in FLOODS:
         data = flood.make(context.times(flood.size, flood.size // 20), key)
         first_size = data.index(b"\r\n\r\n") + 4 if flood.is_socket else 0
         problem = partial(_flood_problem, flood.expected)
         yield Request(flood.name, data, problem, flood.at_once, first_size)
+
+
+def _chosen(context: CaseContext, server: Running, names: list[str]) -> Iterator[Request]:
+    every = context.times(1, 31)
+    size = context.times(BODY_BYTES, 60_000)
     yield from (
         _post(server, name, path, body) for index, (name, path, body) in enumerate(requests(size)) if index % every == 0
     )

@@ -12,6 +12,7 @@ from tests.server.running_gateway import gateway
 from welldone.config.model import ModelSettings
 from welldone.config.server import LimitsSettings
 from welldone.mock.script import MockScript
+from welldone.server.observe.workers import merge_metrics_pages
 from welldone.server.reload import ReloadResult
 from welldone.server.routes import Routes
 
@@ -45,7 +46,8 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
                 for family in families
                 for suffix in suffixes.get(family.type, ("",))
             }
-            return Published(running.server.routes, labels)
+            of_workers = dict.fromkeys(re.findall(r"# TYPE (\S+)", merge_metrics_pages([], 0, (0, 0))), ())
+            return Published(running.server.routes, labels | of_workers)
 
     return asyncio.run(read())
 
