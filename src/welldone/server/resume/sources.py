@@ -47,7 +47,8 @@ class WriterDiedError(Exception):
     """The process that generated a stream has died. `first`: an event of the stream; `count`: how many it has."""
 
     def __init__(self, first: bytes, count: int) -> None:
-        self.first, self.count = first, count
+        self.first: bytes = first
+        self.count: int = count
 
 
 class _RemoteSource:

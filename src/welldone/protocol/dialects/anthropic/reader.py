@@ -18,6 +18,8 @@ class MessagesEvents(MessagesEmitter, EventSink):
     Blocks that only Anthropic's servers fill, such as those of hosted tools, and citations have no event.
     """
 
+    failure: Failure | None
+
     def __init__(self, fallback: Envelope, endpoint: Endpoint) -> None:
         super().__init__()
         EventSink.__init__(self, fallback, endpoint)

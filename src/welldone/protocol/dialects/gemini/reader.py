@@ -21,6 +21,8 @@ class GeminiEvents(ElementOutput, EventSink):
     Parts that only Google's servers fill, such as images, code and its results, and citations have no event.
     """
 
+    failure: ev.Failure | None
+
     def __init__(self, fallback: Envelope, endpoint: Endpoint) -> None:
         super().__init__(GeminiDialect())
         EventSink.__init__(self, fallback, endpoint)

@@ -23,6 +23,10 @@ _PART_GAP = "\n\n"
 class ResponsesEvents(ResponsesEmitter, EventSink):
     """Makes events instead of bytes. Items of hosted tools and annotations have no event."""
 
+    events: list[ev.Event]
+    failure: Failure | None
+    envelope: Envelope | None
+
     def __init__(self, fallback: Envelope, endpoint: Endpoint) -> None:
         super().__init__(response_object(fallback, {}), is_silent=True)
         EventSink.__init__(self, fallback, endpoint)
