@@ -13,7 +13,7 @@ from faults.foreign_abuses import foreign_abuses
 from faults.heartbeat import GapRecorder, beating, listening, sending
 from faults.hostile_streams import KINDS, Kind
 from faults.peak import Peak
-from tests.server.abuse import Abuse, abuses
+from tests.server.abuse import BODY_LIMIT_BYTES, Abuse, abuses
 from tests.support.faults import RESTARTS, cpu_of, engine_of, metric
 from tests.support.server import Running, serving
 from tests.support.upstream import gateway, upstream
@@ -53,7 +53,8 @@ def local(context: CaseContext) -> Outcome:
         (context.folder / "welldone.toml").write_text(_heartbeat_upstream(beats))
         with serving(options, model="tiny", folder=context.folder) as server, engine_of(server) as engine:
             peak = Peak(server)
-            results, recorder = asyncio.run(_abuse(context, server, _chosen(context), chat("heartbeat"), _problem))
+            abuses = [_named(abuse, "tiny") for abuse in _chosen(context)]
+            results, recorder = asyncio.run(_abuse(context, server, abuses, chat("heartbeat"), _problem))
             with engine_of(server) as now:
                 is_same = now.pid == engine.pid
             restarts = metric(server, RESTARTS) + (not is_same)
@@ -69,7 +70,7 @@ def through(context: CaseContext) -> Outcome:
         gateway(context.folder, fine.url, more=_heartbeat_upstream(beats)) as server,
     ):
         peak = Peak(server)
-        abuses = [_named(abuse) for abuse in _chosen(context)]
+        abuses = [_named(abuse, "hello") for abuse in _chosen(context)]
         results, recorder = asyncio.run(_abuse(context, server, abuses, chat("heartbeat"), _gateway_problem))
         return _outcome(results, recorder, (peak.growth(),), _failures(server))
 
@@ -156,11 +157,12 @@ def _forget(seen: MockHttpRequest) -> MockReply:
     return HELLO_REPLY
 
 
-def _named(abuse: Abuse) -> Abuse:
-    """Set the model, by which the gateway routes."""
+def _named(abuse: Abuse, model: str) -> Abuse:
+    """Set the model, by which the server routes."""
     if not abuse.body.startswith(b"{") or b'"model":' in abuse.body:
         return abuse
-    return abuse._replace(body=b'{"model":"hello",' + abuse.body[1:] if abuse.body[1:2] != b"}" else abuse.body)
+    start = b'{"model":"%b",' % model.encode()
+    return abuse._replace(body=start + abuse.body[1:] if abuse.body[1:2] != b"}" else abuse.body)
 
 
 async def _abuse(
@@ -189,7 +191,8 @@ async def _abuse(
 def _problem(abuse: Abuse, received: ClientReply) -> str | None:
     """Problem with the reply of a server that validates every field."""
     is_unknown = received.status == 404 and b'"model":' in abuse.body  # the server looks for the model first
-    if received.status in (429, 503) or received.status in abuse.statuses or is_unknown:
+    is_too_long = received.status == 413 and len(abuse.body) > BODY_LIMIT_BYTES  # with the name of the model
+    if received.status in (429, 503) or received.status in abuse.statuses or is_unknown or is_too_long:
         return _unexplained(received)
     return f"{received.status} {received.body[:150]!r}"
 
