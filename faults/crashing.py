@@ -17,6 +17,7 @@ from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import CHAT, ClientReply, chat, connect, post, send_request
 from faults.hostile_requests import draw, shown
 from tests.models import encoders, vision
+from tests.support.fake_engine import fake_engine
 from tests.support.faults import LONG_ANSWER, RESTARTS, Child, children, metric
 from tests.support.server import Running, serving
 
@@ -30,40 +31,20 @@ HANG_S = 20.0
 DEATHS = 5
 """Consecutive failed starts before the server stops restarting an engine."""
 
-PROGRAM = """
-import http.server, os, sys
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.answer(b"{}", "application/json")
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if b"poison" in body:
-            os._exit(139)
-        if b"hog" in body:
-            hoard = [os.urandom(2**20) for _ in range(4096)]
-        chunk = '{"id":"a","object":"chat.completion.chunk","created":1,"model":"a","choices":[{"index":0,%s}]}'
-        said = [chunk % '"delta":{"role":"assistant","content":"Hello"},"finish_reason":null',
-                chunk % '"delta":{},"finish_reason":"stop"', "[DONE]"]
-        self.answer("".join(f"data: {one}\\n\\n" for one in said).encode(), "text/event-stream")
-
-    def answer(self, data, kind):
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *words):
-        pass
-
-if sys.argv[3] == "dead":
-    with open(sys.argv[2], "a") as starts:
-        starts.write("start\\n")
-    sys.exit(3)
-http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
-"""
+PROGRAM = fake_engine(
+    """
+    if b"poison" in body:
+        os._exit(139)
+    if b"hog" in body:
+        hoard = [os.urandom(2**20) for _ in range(4096)]
+    """,
+    """
+    if sys.argv[3] == "dead":
+        with open(sys.argv[2], "a") as starts:
+            starts.write("start\\n")
+        sys.exit(3)
+    """,
+)
 """Fake engine that crashes or allocates memory on a keyword, or never gets ready; it records its starts."""
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines import stand_in_server
+from tests.support.fake_engine import fake_engine
 from tests.support.faults import (
     LINUX,
     PROCESSING,
@@ -36,32 +37,14 @@ PROMPT = "Read this. " + "one two three four five six seven eight nine ten " * 4
 QUESTION = "Count from 1 to 40."
 ARRIVALS_S = 0.2
 
-BUSY_SERVER = """
-import http.server, sys, time
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.answer(b"{}", "application/json")
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
-        end = time.process_time() + float(sys.argv[2])
-        while time.process_time() < end:
-            pass
-        chunk = '{"id":"a","object":"chat.completion.chunk","created":1,"model":"a","choices":[{"index":0,%s}]}'
-        sent = [chunk % '"delta":{"role":"assistant","content":"Hello"},"finish_reason":null',
-                chunk % '"delta":{},"finish_reason":"stop"', "[DONE]"]
-        self.answer("".join(f"data: {one}\\n\\n" for one in sent).encode(), "text/event-stream")
-
-    def answer(self, data, kind):
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
-"""
+BUSY_SERVER = fake_engine(
+    """
+    end = time.process_time() + float(sys.argv[2])
+    while time.process_time() < end:
+        pass
+    """,
+    server="HTTPServer",
+)
 """An engine that computes for so many seconds before it answers, and answers nothing else meanwhile."""
 
 
