@@ -392,7 +392,10 @@ def test_a_reader_that_is_ahead_of_the_copy_of_a_dead_process_may_try_again(redi
         store = SharedStore(client, timeout_s=30.0)
         name = hashlib.sha256(b"me\0stream_1").hexdigest()
         await client.append_events(name, batch(0, [b"first"], 1), COPY_TTL_S)
-        assert (await StoreSource(store, "me", "stream_1").read(2, 0.0)).count == 1  # there is no such event yet
+        reading = asyncio.create_task(StoreSource(store, "me", "stream_1").read(2, 0.0))
+        while not reading.done():  # the process lives
+            await client.append_events(name, batch(0, [], 1), COPY_TTL_S)
+        assert (await reading).count == 1  # there is no such event yet
         await client._redis.pexpire(STREAMS_PREFIX + name, round(1000 * (COPY_TTL_S - DEAD_S)))
         with pytest.raises(ApiError) as caught:
             await StoreSource(store, "me", "stream_1").read(2, 0.0)

@@ -10,7 +10,7 @@ from http import HTTPStatus
 
 from welldone.cluster.asgi_relay import ASGIApp, ASGIMessage, Receive, Send, send_error
 from welldone.gateway.errors import ErrorFormat, shutting_down
-from welldone.gateway.stream_endings import SERVER_GONE, error_ending
+from welldone.gateway.stream_endings import error_ending, server_gone
 from welldone.protocol.dialects.gemini.objects import METHOD_PATH
 
 _ATTEMPTS = 3
@@ -62,7 +62,7 @@ class FailoverMiddleware:
         if response.is_started:
             await response.end_with_error(error)
         else:
-            await send_error(send, SERVER_GONE, _error_format(scope["path"]))
+            await send_error(send, server_gone(), _error_format(scope["path"]))
 
 
 class _ReplayableRequest:
@@ -218,7 +218,7 @@ class _TrackedResponse:
     def _error_ending(self) -> bytes:
         """Return the error event in the dialect of the path."""
         if self._path.startswith("/api/"):
-            return SERVER_GONE.body(ErrorFormat.OLLAMA) + b"\n"
+            return server_gone().body(ErrorFormat.OLLAMA) + b"\n"
         dialect = next((name for name in ("messages", "responses") if _is_endpoint(self._path, name)), "chat")
         endpoint = "gemini" if METHOD_PATH.fullmatch(self._path) else dialect
         return error_ending(endpoint, self._first_event, self._sequence_number + 1)

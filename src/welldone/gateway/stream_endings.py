@@ -12,10 +12,13 @@ from welldone.protocol.dialects.gemini.writer import GeminiDialect
 from welldone.protocol.dialects.responses.emitter import encode_event
 from welldone.protocol.dialects.responses.objects import response_error_object
 
-SERVER_GONE = ApiError(
-    503, "The server stopped before the answer was complete. Try again.", code="server_gone", retry_after_s=1.0
-)
 _DATA_LINE = re.compile(rb"^data: (\{.*\})$", re.MULTILINE)
+
+
+def server_gone() -> ApiError:
+    """Return the error for an answer whose server has died."""
+    message = "The server stopped before the answer was complete. Try again."
+    return ApiError(503, message, code="server_gone", retry_after_s=1.0)
 
 
 def error_ending(endpoint: str, first_event: bytes, sequence_number: int) -> bytes:
@@ -23,7 +26,7 @@ def error_ending(endpoint: str, first_event: bytes, sequence_number: int) -> byt
 
     `first_event` and `sequence_number`, that of the error, are for `responses`.
     """
-    failure = SERVER_GONE.to_failure()
+    failure = server_gone().to_failure()
     match endpoint:
         case "messages":
             return encode_error_event(failure)
@@ -37,7 +40,7 @@ def error_ending(endpoint: str, first_event: bytes, sequence_number: int) -> byt
 
 def _response_failed_frame(first_event: bytes, sequence_number: int) -> bytes:
     """Return `response.failed` with the response object of the first event, or `error` if that is not known."""
-    error = response_error_object(SERVER_GONE.to_failure())
+    error = response_error_object(server_gone().to_failure())
     try:
         found = _DATA_LINE.search(first_event)
         response = None if found is None else msgspec.json.decode(found[1], type=dict[str, Any]).get("response")

@@ -382,8 +382,7 @@ class HttpServer:
     def count_active(self, change: int) -> None:
         """Count a request that begins or ends."""
         self.active += change
-        if self._worker is not None:
-            self._publish_load()
+        self._publish_load()
         if self.active == 0:
             self._idle.set()
         elif self.active == change:

@@ -56,8 +56,8 @@ class WorkerLoads:
 class SharedListener:
     """Accepts connections on sockets that other processes accept on as well.
 
-    Called with each connection: `connect`. `is_ahead` tells whether another process should accept the next one, while
-    so many are not connected yet.
+    `connect` is called with each connection. `is_ahead` returns whether another process should accept the next one; it
+    is called with the number of connections that `connect` has not finished.
     """
 
     def __init__(

@@ -23,7 +23,10 @@ _QUEUES: WeakKeyDictionary[asyncio.AbstractEventLoop, deque[Callable[[], object]
 
 
 def add_turn(work: Callable[[], object], *, only_if_free: bool = False) -> bool:
-    """Call `work` in a turn of its own, after all that waits already. Returns False if it may not wait, but must."""
+    """Call `work` in a turn of its own, after all that waits already.
+
+    With `only_if_free`, it is not called if something waits; then False is returned.
+    """
     loop = asyncio.get_running_loop()
     queue = _QUEUES.setdefault(loop, deque())
     if not queue:

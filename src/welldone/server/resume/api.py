@@ -12,7 +12,7 @@ import msgspec
 
 from welldone.config.server import ServeSettings
 from welldone.gateway.errors import ApiError, internal_error, invalid_request, shutting_down
-from welldone.gateway.stream_endings import SERVER_GONE, error_ending
+from welldone.gateway.stream_endings import error_ending, server_gone
 from welldone.http.server import HttpResponse, StreamingResponse
 from welldone.protocol import sse
 from welldone.rules.trace import guess_endpoint
@@ -219,7 +219,7 @@ class ResumeService:
                     await response.end()
             except WriterDiedError as error:
                 # Without an id: if the process is only late, a client may go on where it was.
-                ctx.log_fields["error"] = SERVER_GONE.code
+                ctx.log_fields["error"] = server_gone().code
                 response.write(error_ending(guess_endpoint(error.first), error.first, error.count))
                 await response.end()
         except StreamLostError:

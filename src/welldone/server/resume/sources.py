@@ -11,7 +11,7 @@ from operator import methodcaller
 
 import msgspec
 
-from welldone.gateway.stream_endings import SERVER_GONE
+from welldone.gateway.stream_endings import server_gone
 from welldone.server.access.store import STORE_RETRY_S, RefusedError, SharedStore, StoreUnavailableError
 from welldone.server.observe.workers import WorkerQuery, WorkerSync
 from welldone.server.resume.events import LOST, READING, STOPPED, EventBatch, StreamLostError, StreamState
@@ -161,7 +161,7 @@ class StoreSource(_RemoteSource):
                 end = start + max(wait_s, _COPY_DELAY_S if is_behind else 0.0)
                 if batch.events or batch.state is not StreamState.RUNNING or time.monotonic() >= end:
                     if is_behind and batch.state is StreamState.RUNNING and silent_s > LATE_S:
-                        raise SERVER_GONE  # before it has copied what the reader has received of it
+                        raise server_gone()  # before it has copied what the reader has received of it
                     return batch
             await asyncio.sleep(_COPY_INTERVAL_S)
 
