@@ -129,8 +129,17 @@ def test_the_error_names_the_setting(tmp_path: Path, reply: MockReply, request_b
     assert count(metrics, "unfinished") == 1
 
 
+def test_the_error_counts_such_answers(tmp_path: Path) -> None:
+    async def work() -> list[str]:
+        async with gateway(tmp_path, [UNFINISHED]) as serving:
+            return [str((await serving.post(CHAT)).error["message"]) for _ in range(3)]
+
+    counts = [message.partition(" of its answers")[0] for message in run(work())]
+    assert counts == [f"the upstream ended {number}" for number in (1, 2, 3)]
+
+
 def test_the_error_of_a_gateway_behind_this_one_is_no_answer_without_an_end(tmp_path: Path) -> None:
-    error = msgspec.to_builtins(error_mapping.UNFINISHED_UPSTREAM)
+    error = msgspec.to_builtins(error_mapping.unfinished_upstream(3))
     _, metrics = ask(tmp_path, MockReply((ROLE, MockChunk(f"data: {json.dumps({'error': error})}\n\n"))), STREAM)
     assert count(metrics, "unfinished") == 0
 

@@ -14,7 +14,7 @@ import msgspec
 
 from welldone.engines.errors import EngineError
 from welldone.gateway.errors import ERROR_TYPES, ApiError
-from welldone.gateway.upstream import Upstream
+from welldone.gateway.upstream import UNFINISHED_MESSAGE, Upstream, unfinished_message
 from welldone.http.connect import HttpClientError
 from welldone.http.response_parser import HEAD_TOO_LONG, NOT_HTTP
 from welldone.protocol.events import Failure, Json
@@ -189,10 +189,8 @@ def map_upstream_error(
 def sanitize_failure(failure: Failure, secrets: Collection[str]) -> Failure:
     """Redact an error that came as an event in a stream, or as the body of a 200."""
     redacted = {name: _redact(value, secrets) for name, value in msgspec.structs.asdict(failure).items()}
-    if failure is UNFINISHED_UPSTREAM:
-        return failure
-    if failure == UNFINISHED_UPSTREAM:  # the error of a gateway behind this one: it is no answer without an end
-        failure = msgspec.structs.replace(failure, type="server_error")
+    if is_unfinished(failure):  # the error of a gateway behind this one: it is no answer without an end
+        redacted["type"] = None
     has_secret = any(secret in repr(failure.extra_fields) for secret in secrets if len(secret) >= _MIN_SECRET_LENGTH)
     return Failure(
         _sanitize(redacted["message"]) or "unknown error",
@@ -447,10 +445,14 @@ def empty_reply() -> AttemptFailure:
     return AttemptFailure(_bad_gateway("The upstream's response is empty.", "incomplete_stream"), OUTCOME_CUT)
 
 
-UNFINISHED_UPSTREAM = incomplete_stream_failure(
-    'The upstream\'s answer ended without a finish_reason. If that is its way, the gateway needs ends = "close" for it.'
-)
-"""Failure of an answer of an upstream that may be complete. `Upstream` counts them."""
+def unfinished_upstream(count: int) -> Failure:
+    """The failure of an upstream's answer that may be complete, the `count`th of its kind."""
+    return incomplete_stream_failure(unfinished_message(count))
+
+
+def is_unfinished(failure: Failure) -> bool:
+    """Whether it is an `unfinished_upstream` of this gateway; `sanitize_failure` changes those of others."""
+    return failure.type == "upstream_error" and UNFINISHED_MESSAGE.fullmatch(failure.message) is not None
 
 
 def compressed_reply() -> AttemptFailure:

@@ -3,6 +3,7 @@
 `UpstreamRegistry` probes it; `UpstreamLease` reports the results of requests. All methods belong to one event loop.
 """
 
+import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -127,11 +128,20 @@ _NO_LIST_HINT = "check the path of its URL, or name its models with models ="
 OUTCOME_UNFINISHED = "unfinished"
 """Outcome (a metric label) of an answer that ended well, but without a finish reason."""
 
+UNFINISHED_MESSAGE = re.compile(r"the upstream ended [0-9,]+ of its answers without a finish_reason; .{1,80}")
+"""Matches each `unfinished_message`."""
+
 _REPLICA_KIND = "llamacpp"
 """Cluster replicas run the same engine as local models and receive the same requests."""
 
 _KINDS_WITH_NATIVE_N = {"vllm", "sglang", "openai"}
 """Servers whose own `n` is correct."""
+
+
+def unfinished_message(count: int) -> str:
+    """What happened to `count` answers of an upstream, and what to set for it."""
+    ended = f"the upstream ended {count:,} of its answers without a finish_reason"
+    return f'{ended}; if that is its way, set ends = "close" for it'
 
 
 def dialect_headers(
@@ -201,8 +211,7 @@ class Upstream:
     @property
     def hint(self) -> str | None:
         """What to set for this upstream; None if nothing."""
-        ended = f"the upstream ended {self.unfinished_count:,} of its answers without a finish_reason"
-        return f'{ended}; if that is its way, set ends = "close" for it' if self.unfinished_count else None
+        return unfinished_message(self.unfinished_count) if self.unfinished_count else None
 
     @property
     def recent_failure(self) -> str | None:

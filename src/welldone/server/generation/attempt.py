@@ -431,7 +431,7 @@ def classify_failure(failure: Failure) -> AttemptFailure:
     status = _STATUS_BY_ERROR.get(failure.type) or _STATUS_BY_ERROR.get(failure.code or "", 502)
     retry_after_s = _RETRY_AFTER_S if status in (429, 503) else None
     error = ApiError(status, failure.message, param=failure.param, code=failure.code, retry_after_s=retry_after_s)
-    is_unfinished = failure == error_mapping.UNFINISHED_UPSTREAM
+    is_unfinished = error_mapping.is_unfinished(failure)
     outcome = OUTCOME_UNFINISHED if is_unfinished else _OUTCOMES.get(failure.code or "", str(status))
     return AttemptFailure(
         error,

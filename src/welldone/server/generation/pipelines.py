@@ -9,7 +9,7 @@ from typing import cast
 import msgspec
 
 from welldone.gateway.backends import Backend, BackendLease
-from welldone.gateway.error_mapping import UNFINISHED_UPSTREAM, sanitize_failure
+from welldone.gateway.error_mapping import sanitize_failure, unfinished_upstream
 from welldone.gateway.upstream import Upstream
 from welldone.protocol.deltas import REASONING_FIELDS
 from welldone.protocol.dialects.base import Dialect
@@ -181,14 +181,15 @@ def repair_options(lease: BackendLease, body: Json, dialect: Endpoint | None) ->
         tools = callable_tools(body) if lease.converts_json_calls else None
         return RepairOptions(json_calls=tools, fingerprint=lease.fingerprint)
     settings = upstream.settings
+    unfinished = unfinished_upstream(upstream.unfinished_count + 1) if settings.ends == "finish" else None
     return RepairOptions(
         think=think_mode_for(cast("ThinkMode", settings.think), body),
         text=cast("TextMode", settings.text),
         strict=frozenset(settings.strict) if settings.strict else DEFAULT_OPTIONS.strict,
         on_reasoning=partial(upstream.record_reasoning_fields, lease.model),
-        map_failure=lambda failure: sanitize_failure(failure, upstream.secrets),
+        map_failure=lambda failure: failure if failure is unfinished else sanitize_failure(failure, upstream.secrets),
         upstream_dialect=dialect,
         json_calls=callable_tools(body) if settings.json_tool_calls else None,
-        unfinished=UNFINISHED_UPSTREAM if settings.ends == "finish" else None,
+        unfinished=unfinished,
         finish_reasons=settings.finish_reasons,
     )
