@@ -15,6 +15,7 @@ from welldone.protocol.events import (
     ChoiceStart,
     Event,
     Failure,
+    FieldLocation,
     Finish,
     KeepAlive,
     Reasoning,
@@ -22,6 +23,7 @@ from welldone.protocol.events import (
     Text,
     ToolArguments,
     ToolCall,
+    UnknownFields,
     Usage,
 )
 
@@ -61,6 +63,25 @@ def test_the_end_has_the_duration_in_nanoseconds(is_chat: bool) -> None:
     assert json.loads(end)["total_duration"] == 1_500_000_000
     assert not any(b"duration" in line for line in others)
     assert json.loads(dialect.encode_reply(HEAD, collect(events)))["total_duration"] == 1_500_000_000
+
+
+@pytest.mark.parametrize(
+    ("timings", "expected"),
+    [
+        ({"prompt_ms": 239.618, "predicted_ms": 2}, {"prompt_eval_duration": 239_618_000, "eval_duration": 2_000_000}),
+        ({"prompt_ms": "1", "predicted_ms": -1}, {}),
+        ({"predicted_ms": 1e300}, {}),
+        ([], {}),
+    ],
+)
+def test_the_end_has_the_durations_that_llama_cpp_measured(timings: object, expected: dict[str, int]) -> None:
+    facts = UnknownFields(0, FieldLocation.CHUNK, {"timings": timings})
+    events: list[Event] = [ChoiceStart(0), Text(0, "a"), facts, Finish(0, "stop")]
+    dialect = OllamaDialect(is_chat=True, created_at=AT)
+    writer = dialect.make_writer(HEAD, lambda: None)
+    end = b"".join([*(writer.send(event) for event in events), writer.end()]).splitlines()[-1]
+    for line in (end, dialect.encode_reply(HEAD, collect(events))):
+        assert {name: value for name, value in json.loads(line).items() if "duration" in name} == expected
 
 
 def test_calls_are_sent_when_complete() -> None:

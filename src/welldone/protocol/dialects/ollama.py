@@ -10,18 +10,22 @@ from welldone.protocol.collect import CollectedReply
 from welldone.protocol.dialects.base import TranslatedDialect, UsageSource, arguments_object, tool_calls_with_arguments
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Event, Failure, Json, TextEvent, Usage
+from welldone.protocol.lenient_json import as_object
 from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
 from welldone.protocol.sse import UNBUFFERED_HEADERS
 from welldone.protocol.state import CHAT_TRANSITIONS, StreamStateMachine
 
 _NDJSON = "application/x-ndjson"
+_DURATIONS = {"prompt_eval_duration": "prompt_ms", "eval_duration": "predicted_ms"}
+"""Members of the last line, and the members of llama.cpp's `timings` that they come from."""
+_MAX_MS = 1e12  # thirty years
 _encode = msgspec.json.Encoder().encode
 
 
 class OllamaDialect(TranslatedDialect):
     """Dialect of /api/chat (`is_chat`) or /api/generate. `created_at` is in Ollama's time format.
 
-    With `duration_ns`, the last line has the total duration.
+    With `duration_ns`, the last line has the total duration; with llama.cpp's timings also those of its parts.
     """
 
     HEADERS: ClassVar[tuple[tuple[str, str], ...]] = (("Content-Type", _NDJSON), *UNBUFFERED_HEADERS)
@@ -43,7 +47,8 @@ class OllamaDialect(TranslatedDialect):
         found = tool_calls_with_arguments(answer)
         calls = [_tool_call_object(call.name, arguments) for call, arguments in found if arguments is not None]
         content = self.content_fields(answer.text + answer.refusal, answer.reasoning, calls)
-        return _encode(self.line_object(envelope, content) | self.final_fields(answer.finish_reason, reply.usage))
+        final = self.final_fields(answer.finish_reason, reply.usage, reply.unknown_fields.get("timings"))
+        return _encode(self.line_object(envelope, content) | final)
 
     def restrict(self, facts: RequestFacts, *, is_stream: bool) -> RequestFacts:
         """Allow one choice; tool arguments must be objects."""
@@ -65,12 +70,13 @@ class OllamaDialect(TranslatedDialect):
         """Return a line other than the last."""
         return {"model": envelope.model, "created_at": self._created_at, **content, "done": False}
 
-    def final_fields(self, reason: str, usage: Usage | None) -> Json:
+    def final_fields(self, reason: str, usage: Usage | None, timings: object) -> Json:
         """Return the additional members of the last line."""
         # Ollama has no equivalent of content_filter; "stop" would make a blocked answer look complete.
         done: Json = {"done": True, "done_reason": "stop" if reason == "tool_calls" else reason}
         if usage is not None:
             done |= {"prompt_eval_count": usage.prompt_tokens, "eval_count": usage.completion_tokens}
+        done |= _durations(timings)
         return done if self._duration_ns is None else done | {"total_duration": self._duration_ns()}
 
 
@@ -85,6 +91,7 @@ class OllamaWriter:
         self._arguments: list[str] = []
         self._reason = "stop"
         self._usage: Usage | None = None
+        self._timings: object = None
 
     def send(self, event: Event) -> bytes:
         """Return the bytes for `event`; empty if it is sent later or not supported."""
@@ -106,6 +113,8 @@ class OllamaWriter:
                 return self._end_call(is_cut=reason in TRUNCATED_REASONS)
             case Usage():
                 self._usage = event
+            case ev.UnknownFields(location=ev.FieldLocation.CHUNK, fields={"timings": timings}):
+                self._timings = timings
             case Failure():
                 return self._dialect.final_error_bytes(event)
             case _:
@@ -121,7 +130,7 @@ class OllamaWriter:
         if not self._state_machine.end():
             return b""
         line = self._dialect.line_object(self._envelope, self._dialect.content_fields(""))
-        return _encode(line | self._dialect.final_fields(self._reason, self._usage)) + b"\n"
+        return _encode(line | self._dialect.final_fields(self._reason, self._usage, self._timings)) + b"\n"
 
     def _encode_line(self, content: Json) -> bytes:
         return _encode(self._dialect.line_object(self._envelope, content)) + b"\n"
@@ -133,6 +142,13 @@ class OllamaWriter:
         if call is None or arguments is None:
             return b""
         return self._encode_line(self._dialect.content_fields("", "", [_tool_call_object(call.name, arguments)]))
+
+
+def _durations(timings: object) -> Json:
+    """The durations that llama.cpp reported, in nanoseconds."""
+    reported = as_object(timings)
+    found = {name: reported.get(source) for name, source in _DURATIONS.items()}
+    return {name: round(ms * 1e6) for name, ms in found.items() if isinstance(ms, int | float) and 0 <= ms <= _MAX_MS}
 
 
 def _tool_call_object(name: str, arguments: msgspec.Raw) -> Json:
