@@ -61,7 +61,8 @@ class SlicedProtocol(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._unprocessed = b""  # read from the socket, to be processed in later slices
+        self._unprocessed = b""  # read from the socket; what follows `_position` is for later slices
+        self._position = 0
         self._is_waiting = False  # for a turn
         self._is_read_paused = False
 
@@ -78,7 +79,9 @@ class SlicedProtocol(asyncio.Protocol):
         ):
             self._process(data)
         else:
-            self._unprocessed += data
+            # Rarely there is a rest: the socket is not read while a slice waits.
+            self._unprocessed = self._unprocessed[self._position :] + data if self._unprocessed else data
+            self._position = 0
             if self._transport is not None:
                 self._transport.pause_reading()
             self._wait_for_turn()
@@ -113,8 +116,11 @@ class SlicedProtocol(asyncio.Protocol):
         self._is_waiting = False
         if self._is_read_paused:
             return
-        end = self._slice_end(self._unprocessed)
-        data, self._unprocessed = self._unprocessed[:end], self._unprocessed[end:]
+        start = self._position
+        self._position = self._slice_end(self._unprocessed, start)
+        data = self._unprocessed[start : self._position]
+        if self._position == len(self._unprocessed):
+            self._unprocessed, self._position = b"", 0
         if data:
             try:
                 self._process(data)
@@ -127,11 +133,11 @@ class SlicedProtocol(asyncio.Protocol):
         elif not self._is_read_paused:
             self._read_on()
 
-    def _slice_end(self, data: bytes) -> int:
-        end = min(len(data), self.slice_bytes)
-        while end > SMALL_BYTES and _line_breaks(data[:end], self.SLICE_LINES + 1) > self.SLICE_LINES:
-            end = max(SMALL_BYTES, end // 2)
-        return end
+    def _slice_end(self, data: bytes, start: int = 0) -> int:
+        size = min(len(data) - start, self.slice_bytes)
+        while size > SMALL_BYTES and _line_breaks(data[start : start + size], self.SLICE_LINES + 1) > self.SLICE_LINES:
+            size = max(SMALL_BYTES, size // 2)
+        return start + size
 
 
 def _line_breaks(data: bytes, limit: int) -> int:
