@@ -269,15 +269,26 @@ def test_the_slices_of_several_upstreams_share_the_turns() -> None:
     run(check())
 
 
-def test_of_many_connections_that_become_readable_at_once_one_is_processed_in_a_turn() -> None:
+@table("data", [b"x" * (2 * SMALL_BYTES), b"{}\n" * 20, b"{}\r" * 300], ids=["long", "some lines", "many lines"])
+def test_of_many_connections_that_become_readable_at_once_one_is_processed_in_a_turn(data: bytes) -> None:
     async def check() -> None:
         connections = [RecordingProtocol() for _ in range(20)]
-        data = b"x" * (2 * SMALL_BYTES)
         for connection in connections:
             connection.data_received(data)
         assert sum(len(connection.slices) for connection in connections) == 1
         for _ in range(2 * len(connections)):
             await asyncio.sleep(0)
+        assert [connection.slices for connection in connections] == [[data]] * len(connections)
+
+    run(check())
+
+
+def test_short_pieces_of_many_streams_are_processed_at_once() -> None:
+    async def check() -> None:
+        connections = [RecordingProtocol() for _ in range(200)]
+        data = b"1f\r\ndata: {" + b"x" * 400 + b"}\n\n\r\n"
+        for connection in connections:
+            connection.data_received(data)
         assert [connection.slices for connection in connections] == [[data]] * len(connections)
 
     run(check())
