@@ -14,7 +14,7 @@ install = $(if $(shell command -v uv),uv pip install --quiet --python $(1)/bin/p
 # Container images often disable the bytecode cache, which makes each program start about a second slower.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help serve test durations test-more test-all packages test-package engine test-engine test-scale test-vllm check lint types contracts audit \
+.PHONY: help serve test durations test-more golden test-all packages test-package engine test-engine test-scale test-vllm check lint types contracts audit \
 	docs docs-check docs-site format clients web-types matrix faults bench bench-instructions bench-serve bench-gateway bench-scale bench-tool \
 	bench-page shots servers resolve lock lock-servers clean
 
@@ -40,6 +40,9 @@ test-more: packages ## run the other tests of CI: browsers, real clients, Redis,
 test-all: test test-more ## run all tests, with the short fault plan, slow tests and 1,000 examples per property test
 	$(BIN)/python -m pytest $(WORKERS) --tier 3 $(ARGS)
 	$(BIN)/python -m pytest $(WORKERS) --hypothesis-profile long -m hypothesis tests/laws tests/protocol tests/rules $(ARGS)
+
+golden: .venv/.test ## compare the whole output of the stream engine with golden/digests.json (15 min)
+	$(BIN)/python -m pytest -q --tier 3 tests/golden/test_golden.py $(ARGS)
 
 NODE := $(if $(shell command -v npm),$(foreach folder,$(WEB) tests/oracle/node tests/oracle/codex,$(folder)/node_modules/.ready))
 packages: .venv/.dev clients .venv-docs/.ready $(NODE) ## install the dependencies of test-more
