@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.http.aio import run
 from tests.table import table
 from welldone.http.address import Address
 from welldone.http.client import Exchange, split_chunk_framing
 from welldone.http.connect import HttpClientError
+from welldone.http.turns import SMALL_BYTES, next_turn
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -22,6 +24,15 @@ class NullTransport(asyncio.Transport):
 
     def abort(self) -> None:
         pass
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
 
 
 class RecordingReceiver:
@@ -53,12 +64,18 @@ class RecordingReceiver:
 
 def receive(reads: list[bytes], accepts: Callable[[int], bool] = lambda _: True) -> RecordingReceiver:
     receiver = RecordingReceiver(accepts)
-    exchange = Exchange(b"", receiver, Address(), None)
-    exchange.connection_made(NullTransport())
-    for read in reads:
-        exchange.data_received(read)
-        if exchange.is_chunked and not receiver.ends:
-            exchange.fast_path = receiver.take_chunk
+
+    async def read_all() -> None:
+        exchange = Exchange((), receiver, Address(), None)
+        exchange.connection_made(NullTransport())
+        for read in reads:
+            exchange.data_received(read)
+            for _ in range(len(read) // SMALL_BYTES + 2):  # its slices
+                await next_turn()
+            if exchange.is_chunked and not receiver.ends:
+                exchange.fast_path = receiver.take_chunk
+
+    run(read_all())
     return receiver
 
 

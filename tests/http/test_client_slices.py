@@ -48,7 +48,7 @@ class FakeExchange(RecordingReceiver):
         super().__init__()
         self.pause_after = 0
         self.transport = FakeTransport()
-        self.exchange = Exchange(b"", self, Address(port=1), None)
+        self.exchange = Exchange((), self, Address(port=1), None)
         self.exchange.connection_made(self.transport)
 
     def data(self, data: bytes) -> None:
@@ -172,7 +172,7 @@ def test_a_connection_with_bytes_after_the_response_is_not_reused() -> None:
 
     async def check() -> None:
         receiver, transport = RecordingReceiver(), FakeTransport()
-        exchange = Exchange(b"", receiver, Address(port=1), cast("ConnectionPool", UnusedPool()))
+        exchange = Exchange((), receiver, Address(port=1), cast("ConnectionPool", UnusedPool()))
         exchange.connection_made(transport)
         short = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (_SLICE_BYTES - 44)
         whole = short + b"x" * (_SLICE_BYTES - 44)

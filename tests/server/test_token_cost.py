@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.http.aio import run
@@ -189,8 +190,9 @@ def test_a_request_debt_delays_the_next_request() -> None:
 def test_an_image_is_not_counted_by_its_bytes() -> None:
     part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * 400_000}"}}
     body = {"messages": [{"role": "user", "content": [part]}]}
-    assert 1000 < estimate_prompt_tokens(body) < 2000
-    assert estimate_prompt_tokens({"messages": [{"role": "user", "content": "A" * 400_000}]}) > 100_000
+    assert 1000 < estimate_prompt_tokens(body, len(msgspec.json.encode(body))) < 2000
+    text = {"messages": [{"role": "user", "content": "A" * 400_000 + 'url":"' + "A" * 400_000}]}
+    assert estimate_prompt_tokens(text, len(msgspec.json.encode(text))) > 200_000
 
 
 def test_log_probabilities_are_not_counted_as_text() -> None:

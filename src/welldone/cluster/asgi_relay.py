@@ -129,7 +129,7 @@ class _RelayedReply:
     """Receives the server's response and forwards it to Ray, with backpressure."""
 
     def __init__(self, request: bytes, address: Address, *, has_body: bool) -> None:
-        self.exchange = Exchange(request, self, address)
+        self.exchange = Exchange((request,), self, address)
         self._has_body = has_body
         self._head: ASGIMessage | None = None
         self._buffer = bytearray()

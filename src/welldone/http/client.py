@@ -86,7 +86,11 @@ class Exchange(SlicedProtocol):
     SLICE_LINES: ClassVar[int] = 256  # each takes up to 30 us to repair; 8 KB of usual chunks have 150
 
     def __init__(
-        self, request: bytes, receiver: ResponseReceiver, address: Address, pool: "ConnectionPool | None" = None
+        self,
+        request: tuple[bytes, ...],
+        receiver: ResponseReceiver,
+        address: Address,
+        pool: "ConnectionPool | None" = None,
     ) -> None:
         super().__init__()
         self._request = request
@@ -164,13 +168,13 @@ class Exchange(SlicedProtocol):
         if self._state is _CLOSED:
             self._transport.abort()
             return
-        self._transport.write(self._request)
-        self._request = b""
+        self._transport.writelines(self._request)
+        self._request = ()
 
     @property
     def unsent_bytes(self) -> int:
         """Bytes of the request that are not sent yet."""
-        return len(self._request) if self._transport is None else self._transport.get_write_buffer_size()
+        return sum(map(len, self._request)) if self._transport is None else self._transport.get_write_buffer_size()
 
     def _process(self, data: bytes) -> None:
         fast_path = self.fast_path
@@ -427,7 +431,9 @@ class BufferingReceiver:
             self.response.set_result(BufferedResponse(self.status, self._headers, bytes(self._body)))
 
 
-def _encode_request(address: Address, method: str, path: str, options: RequestOptions, *, is_last: bool) -> bytes:
+def _encode_request(
+    address: Address, method: str, path: str, options: RequestOptions, *, is_last: bool
+) -> tuple[bytes, ...]:
     body = options.get("body", b"")
     defaults = [("Accept", options.get("accept", "*/*")), ("Accept-Encoding", "identity")]
     if is_last:
@@ -438,7 +444,7 @@ def _encode_request(address: Address, method: str, path: str, options: RequestOp
     head = _encode_head(address, method, path, tuple(defaults), tuple(options.get("headers", ())))
     if own_headers := options.get("own_headers"):
         head = head[:-2] + "".join([f"{name}: {value}\r\n" for name, value in own_headers]).encode("ascii") + b"\r\n"
-    return b"%bContent-Length: %d\r\n\r\n%b" % (head[:-2], len(body), body) if has_body else head
+    return (b"%bContent-Length: %d\r\n\r\n" % (head[:-2], len(body)), body) if has_body else (head,)
 
 
 @lru_cache(_CACHED_HEADS)

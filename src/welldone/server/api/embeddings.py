@@ -62,7 +62,7 @@ class EmbeddingsApi(msgspec.Struct):
                     try:
                         reply = await self._fetch(model, "/embeddings", batch)
                     except asyncio.CancelledError:  # the client has disconnected, but the engine has worked
-                        self.charge_tokens(ctx, tokens + estimate_prompt_tokens(batch))
+                        self.charge_tokens(ctx, tokens + estimate_prompt_tokens(batch, len(msgspec.json.encode(batch))))
                         raise
                     embeddings += [
                         _embedding_object(item, start + index, request)
@@ -84,7 +84,7 @@ class EmbeddingsApi(msgspec.Struct):
                 try:
                     reply = await self._fetch(model, "/rerank", engine_body)
                 except asyncio.CancelledError:
-                    self.charge_tokens(ctx, estimate_prompt_tokens(engine_body))
+                    self.charge_tokens(ctx, estimate_prompt_tokens(engine_body, len(msgspec.json.encode(engine_body))))
                     raise
         results: list[Json] = [
             {"index": int(item["index"]), "relevance_score": float(item["relevance_score"])}

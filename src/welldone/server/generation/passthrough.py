@@ -165,7 +165,7 @@ class PassthroughRequest(ClientOutput):
             and self.endpoint.has_model
             and self.upload.json is not None
         ):
-            tokens = estimate_prompt_tokens(self.upload.json)
+            tokens = estimate_prompt_tokens(self.upload.json, len(msgspec.json.encode(self.upload.json)))
         if tokens:
             self.charge_tokens(self.ctx, tokens)
 

@@ -51,7 +51,7 @@ from welldone.server.generation.pipelines import (
 from welldone.server.generation.report_headers import REPORT_REQUEST_HEADER, ReportHeaders
 from welldone.server.generation.retry import RetryLoop
 from welldone.server.generation.targets import sticky_key
-from welldone.server.generation.token_cost import TokenCost
+from welldone.server.generation.token_cost import TokenCost, estimate_prompt_tokens
 from welldone.server.inspector.captures import StreamCapture
 from welldone.server.observe import log
 from welldone.server.observe.timing import StreamTimes
@@ -338,6 +338,7 @@ class ResponseTask(ClientOutput):
                 body = with_reasoning_fields(body, reasoning_input_fields(lease.upstream, lease.model))
             path, body = request_target(endpoint, body, lease.model)
             encoded = [msgspec.json.encode(body)]
+            attempt.output_estimate.prompt_tokens = estimate_prompt_tokens(body, len(encoded[0]))
             observers: list[StreamObserver] = []
             if self._parts.recorder is not None and lease.upstream is not None:
                 observers.append(self._parts.recorder.begin(path, body, lease.name, self._ctx.id))

@@ -3,7 +3,6 @@
 A stream that a client aborts has no usage chunk, but the upstream has generated tokens all the same.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -12,24 +11,40 @@ from welldone.protocol.events import Json, Usage
 
 _TOKEN_BYTES = 4
 """OpenAI's rule of thumb for English. The JSON syntax of a request is counted too: it is small beside long texts."""
-_EMBEDDED_MEDIA = re.compile(rb'"(?:url|image_url|data|file_data)": ?"[^"]{1024,}"')
+_MEDIA_MEMBERS = frozenset(("url", "image_url", "data", "file_data"))
+_MEDIA_LENGTH = 1024
+"""Shortest value that is embedded media and no address."""
+_CONTAINERS = frozenset((dict, list))
 _MEDIA_TOKENS = 1_000
 """Cost of an embedded image or file: about that of a full-size image at OpenAI."""
 _ENVELOPE_BYTES = 512
 """Upper bound for the part of a chunk that is not text. Servers use 150 to 400 bytes."""
 
 
-def estimate_prompt_tokens(body: Json) -> int:
-    """Estimate the prompt tokens of a request."""
-    encoded = msgspec.json.encode(body)
-    media = [match.end() - match.start() for match in _EMBEDDED_MEDIA.finditer(encoded)]
-    return (len(encoded) - sum(media)) // _TOKEN_BYTES + len(media) * _MEDIA_TOKENS
+def estimate_prompt_tokens(body: Json, size_bytes: int) -> int:
+    """Estimate the prompt tokens of a request. `size_bytes` is the size of its JSON."""
+    media: list[int] = []
+    nodes: list[object] = [body]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, list):
+            if not _CONTAINERS.isdisjoint(map(type, node)):  # a list may have a million numbers
+                nodes += node
+        elif isinstance(node, dict):
+            for name, value in node.items():
+                if not isinstance(value, str):
+                    nodes.append(value)
+                elif len(value) >= _MEDIA_LENGTH and name in _MEDIA_MEMBERS:
+                    media.append(len(value))
+    return (size_bytes - sum(media)) // _TOKEN_BYTES + len(media) * _MEDIA_TOKENS
 
 
 class OutputTokenEstimator:
     """Counts chunks and bytes of one reply, to estimate its tokens."""
 
     def __init__(self) -> None:
+        self.prompt_tokens: int = 0
+        """Estimate for the request. It is made when that is sent: many answers may end at once, with long requests."""
         self.chunks: int = 0
         self.bytes: int = 0
         self._shortest_chunk = _ENVELOPE_BYTES  # most streams start with a chunk without text
@@ -69,12 +84,8 @@ class TokenCost(msgspec.Struct):
         self, outputs: Iterable[tuple[int, OutputTokenEstimator]], bodies: Sequence[Json], *, is_same_dialect: bool
     ) -> None:
         """Add attempts without usage, each with the index of its body and its output."""
-        prompts: dict[int, int] = {}  # tokens by number of the prompt; its choices are consecutive parts
         for part, output in outputs:
-            number = part // self.prompt_copies
-            if number not in prompts:
-                prompts[number] = estimate_prompt_tokens(bodies[part])
-            self.prompt_tokens += prompts[number]
+            self.prompt_tokens += output.prompt_tokens
             self.completion_tokens += output.tokens(has_logprobs=is_same_dialect or _has_logprobs(bodies[part]))
 
     def add_continued(self, output: OutputTokenEstimator, body: Json) -> None:
@@ -83,8 +94,7 @@ class TokenCost(msgspec.Struct):
 
     def add_wasted(self, output: OutputTokenEstimator, body: Json, *, is_same_dialect: bool) -> None:
         """Add a failed attempt that is retried."""
-        received = output.tokens(has_logprobs=is_same_dialect or _has_logprobs(body))
-        self.wasted_tokens += estimate_prompt_tokens(body) + received
+        self.wasted_tokens += output.prompt_tokens + output.tokens(has_logprobs=is_same_dialect or _has_logprobs(body))
 
 
 def _has_logprobs(body: Json) -> bool:
