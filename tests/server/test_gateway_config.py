@@ -117,7 +117,7 @@ def test_all_settings_of_an_upstream_are_read_from_the_file(read: Read, tmp_path
             weight=2.0,
             limit=8,
             first_byte_s=5.0,
-            stream=False,
+            stream="false",
             n="each",
             strict=("fin-always-sent",),
             sticky="key",
@@ -130,6 +130,12 @@ def test_all_settings_of_an_upstream_are_read_from_the_file(read: Read, tmp_path
 
 def test_strict_may_be_all(read: Read) -> None:
     assert read("", LAB + "strict = true").upstreams[0].strict == ("all",)
+
+
+def test_stream_may_be_a_bool_or_a_word(read: Read) -> None:
+    words = {"stream = true": "true", "stream = false": "false", 'stream = "no-tools"': "no-tools", "": "true"}
+    assert {line: read("", LAB + line).upstreams[0].stream for line in words} == words
+    assert "should be one of true, false, no-tools, auto" in _error_of(read, "", LAB + 'stream = "tools"')
 
 
 def test_local_models_and_upstreams_are_served_together(read: Read) -> None:

@@ -53,7 +53,7 @@ def test_a_client_of_any_dialect_gets_the_answer_as_a_stream_and_whole(tmp_path:
             assert keys == {(KEY, None)}
             assert all(body.keys() <= {"contents", "generationConfig"} for body in bodies(serving))
         for whole in (json_reply(WHOLE), json_reply(list(ANSWER))):
-            async with gateway(tmp_path, [whole], each=only("gemini", stream=False)) as serving:
+            async with gateway(tmp_path, [whole], each=only("gemini", stream="false")) as serving:
                 for path, request in REQUESTS.items():
                     assert text_of(path, await serving.post({**request, "stream": True}, path)) == "Hello"
                 assert {one.path for one in posts(serving)} == {WHOLE_PATH}
@@ -283,7 +283,9 @@ def test_a_stream_of_google_is_repaired_and_never_ends_in_silence(tmp_path: Path
     assert (refused.status, refused.json["error"]["status"]) == (503, "UNAVAILABLE")
     whole_stream, _ = send(tmp_path, "generateContent", VALID)  # a stream for a request without one
     assert whole_stream.json == {**WHOLE, "modelVersion": "m"}
-    as_stream, _ = send(tmp_path, path, MockReply(json_reply(list(ANSWER)).pieces, headers=JSON_HEADERS), stream=False)
+    as_stream, _ = send(
+        tmp_path, path, MockReply(json_reply(list(ANSWER)).pieces, headers=JSON_HEADERS), stream="false"
+    )
     assert elements(as_stream) == [{**WHOLE, "modelVersion": "m"}]
 
 

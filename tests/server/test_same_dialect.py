@@ -201,7 +201,7 @@ def test_an_upstream_may_stream_or_not_regardless_of_the_request(
 @EACH
 def test_an_upstream_without_streaming_gets_requests_without_stream(dialect: str, tmp_path: Path) -> None:
     reply = valid_reply(dialect, is_stream=False)
-    received, (sent,) = send_request(tmp_path, dialect, [reply], request=request_for(dialect), each={"stream": False})
+    received, (sent,) = send_request(tmp_path, dialect, [reply], request=request_for(dialect), each={"stream": "false"})
     assert sent["body"]["stream"] is False
     assert (received.status, received.findings(dialect)) == (200, [])
 

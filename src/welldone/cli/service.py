@@ -53,7 +53,7 @@ class UpstreamLog:
         self._last_errors: dict[str, str | None] = {}
         self._open_breakers: set[str] = set()
         self._failing: set[str] = set()
-        self._unfinished_digits: dict[str, int] = {}  # of the last logged count of answers without an end
+        self._hinted: dict[str, tuple[int, int]] = {}  # what the last logged hint counted
 
     def update(self, upstream: Upstream) -> None:
         """Log what has changed about the upstream."""
@@ -67,9 +67,9 @@ class UpstreamLog:
             note(logging.WARNING, upstream.problem, url=redacted_url(upstream.settings))
         elif upstream.problem != before:
             note(logging.INFO, "the upstream has recovered")
-        digits = len(str(upstream.unfinished_count))  # 1, 10, 100: there is a line for each
-        if upstream.hint is not None and digits != self._unfinished_digits.get(upstream.name):
-            self._unfinished_digits[upstream.name] = digits
+        counts = len(str(upstream.unfinished_count)), len(upstream.unstreamed_models)  # a line for 1, 10, 100 answers
+        if upstream.hint is not None and counts != self._hinted.get(upstream.name):
+            self._hinted[upstream.name] = counts
             note(logging.WARNING, upstream.hint, url=redacted_url(upstream.settings))
         if upstream.recent_failure is not None and upstream.name not in self._failing:
             self._failing.add(upstream.name)

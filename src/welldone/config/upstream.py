@@ -44,7 +44,14 @@ class UpstreamSettings:
     idle_s: float | None = setting(
         None, "timeout between two tokens, in seconds", limits=(0.1, DAY_S), unset="the server's --idle"
     )
-    stream: bool = setting(True, "it supports streaming; if not, complete replies are requested and streamed here")
+    stream: str = setting(
+        "true",
+        "which answers are requested as streams; the others are requested whole and streamed here: true, all; false, "
+        "none; no-tools, those to requests without tools; auto, all until one with tools breaks off, then as no-tools "
+        "for that model",
+        choices="true false no-tools auto",
+        words={"true": "true", "false": "false"},
+    )
     speaks: tuple[str, ...] = setting(
         (),
         "APIs besides chat that it supports: responses, messages, gemini; requests of their clients are not translated",

@@ -125,7 +125,6 @@ class Backend:
     """Whether the backend is anything but the built-in engine."""
     max_attempts = _MAX_ATTEMPTS
     """Attempts per part of a request, at most."""
-    supports_streaming = True
 
     @property
     def reported_model(self) -> str | None:
@@ -283,8 +282,8 @@ class UpstreamLease(BackendLease):
         return upstream.settings.is_dynamic and (not upstream.is_healthy or upstream.address is not self.leased_address)
 
     async def prepare_retry(self, failure: AttemptFailure) -> bool:
-        """Repeat only a request that the server has never read; other failures go to another upstream."""
-        return failure.is_stale and not self.is_gone
+        """Repeat only what the server has never read, or no longer streams; other failures go to another upstream."""
+        return (failure.is_stale or failure.goes_unstreamed) and not self.is_gone
 
     def report(self, failure: AttemptFailure | None) -> None:
         """Update breaker, cooldown, health and metrics of the upstream."""
@@ -334,7 +333,6 @@ class UpstreamBackend(Backend):
         self._is_mapped = any(member.model != self.name for member in self.members)
         self._is_dynamic = any(upstream.settings.is_dynamic for upstream in self.upstreams)
         self.max_attempts = _MAX_ATTEMPTS_DYNAMIC if self._is_dynamic else _MAX_ATTEMPTS
-        self.supports_streaming: bool = all(upstream.settings.stream for upstream in self.upstreams)
         self.has_usage: bool = all(upstream.settings.usage for upstream in self.upstreams)
 
     @property

@@ -382,6 +382,8 @@ class AttemptFailure(msgspec.Struct, frozen=True):
     """Whether a pooled connection was closed before the server read the request."""
     is_disconnect: bool = False
     """Whether the connection was lost, so that a local engine may have died."""
+    goes_unstreamed: bool = False
+    """Whether the same upstream may succeed, since the next attempt asks it for no stream."""
     has_differed: bool = False
     """Whether it repeated an answer and differed from what the client has: the answer may go on in another way."""
 

@@ -16,6 +16,7 @@ from welldone.http.connect import HttpClientError
 from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
 from welldone.protocol.dialects.gemini.objects import KEY_HEADER as GEMINI_KEY_HEADER
 from welldone.protocol.envelope import Endpoint
+from welldone.protocol.events import Json
 
 FAILURE_THRESHOLD = 5
 """Consecutive failures that open the breaker (Envoy's `consecutive_5xx`)."""
@@ -120,7 +121,7 @@ COOLDOWN_MAX_S = 60.0
 """Longest cooldown that a `Retry-After` can cause. OpenAI's rate limits are per minute."""
 
 REMEMBERED_MODELS = 256
-"""Models of one upstream whose field for reasoning is stored. Behind a pattern clients choose the names."""
+"""Models of one upstream of which facts are stored. Behind a pattern clients choose the names."""
 
 _AUTH_ERROR_STATUSES, _TOO_MANY_REQUESTS = (401, 403), 429
 _NO_LIST_HINT = "check the path of its URL, or name its models with models ="
@@ -192,6 +193,8 @@ class Upstream:
         """The members of a message that carried reasoning in the last answers, by model."""
         self.unfinished_count: int = 0
         """Answers that ended well, but without a finish reason."""
+        self.unstreamed_models: dict[str, None] = {}
+        """Models with a streamed tool call that broke off, with `stream = "auto"`."""
         self.kind: str = _REPLICA_KIND if settings.is_dynamic else _kind_by_host(self.address.host)
         self._clock = clock
         self._on_change = on_change
@@ -211,7 +214,25 @@ class Upstream:
     @property
     def hint(self) -> str | None:
         """What to set for this upstream; None if nothing."""
-        return unfinished_message(self.unfinished_count) if self.unfinished_count else None
+        hints = [unfinished_message(self.unfinished_count)] if self.unfinished_count else []
+        if self.unstreamed_models and self.settings.stream == "auto":
+            models = ", ".join(self.unstreamed_models)
+            hints.append(
+                f"a streamed answer to a request with tools broke off ({models}), and such answers are no longer "
+                'requested as streams; if that is its way, set stream = "no-tools" for it'
+            )
+        return "; ".join(hints) or None
+
+    def choose_form(self, model: str, body: Json) -> tuple[Json, bool]:
+        """Return the request, as a stream or not, and whether a tool call that breaks off is to be recorded."""
+        setting = self.settings.stream
+        if setting == "true" or not body.get("stream"):
+            return body, False
+        has_tools = bool(body.get("tools") or body.get("functions"))
+        is_watched = setting == "auto" and has_tools and model not in self.unstreamed_models
+        if is_watched or (setting != "false" and not has_tools):
+            return body, is_watched
+        return {name: value for name, value in body.items() if name != "stream_options"} | {"stream": False}, False
 
     @property
     def recent_failure(self) -> str | None:
@@ -316,6 +337,14 @@ class Upstream:
         if len(self.reasoning_fields) == REMEMBERED_MODELS:
             del self.reasoning_fields[next(iter(self.reasoning_fields))]
         self.reasoning_fields[model] = names
+
+    def stop_tool_streams(self, model: str) -> None:
+        """Request answers to requests with tools as a whole. At the limit the oldest model is dropped."""
+        if model not in self.unstreamed_models:
+            if len(self.unstreamed_models) == REMEMBERED_MODELS:
+                del self.unstreamed_models[next(iter(self.unstreamed_models))]
+            self.unstreamed_models[model] = None
+            self._on_change(self)
 
     def record_probe(self, reply: BufferedResponse | HttpClientError) -> None:
         """Record the result of a health probe. If the upstream was never healthy, the problem is reported at once."""

@@ -13,19 +13,13 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 USAGE = {"include_usage": True}
 
 
-def chat(
-    *, supports_n: bool = False, supports_streaming: bool = True, wants_usage: bool = True, **body: object
-) -> ValidatedRequest:
+def chat(*, supports_n: bool = False, wants_usage: bool = True, **body: object) -> ValidatedRequest:
     given = {"model": "m", "messages": MESSAGES, **body}
-    return read_upstream_request(
-        given, "chat", supports_n=supports_n, supports_streaming=supports_streaming, wants_usage=wants_usage
-    )
+    return read_upstream_request(given, "chat", supports_n=supports_n, wants_usage=wants_usage)
 
 
-def complete(*, supports_n: bool = False, supports_streaming: bool = True, **body: object) -> ValidatedRequest:
-    return read_upstream_request(
-        {"model": "m", **body}, "completions", supports_n=supports_n, supports_streaming=supports_streaming
-    )
+def complete(*, supports_n: bool = False, **body: object) -> ValidatedRequest:
+    return read_upstream_request({"model": "m", **body}, "completions", supports_n=supports_n)
 
 
 def test_a_plain_request_is_sent_as_a_stream_with_usage_and_without_the_model() -> None:
@@ -75,22 +69,12 @@ def test_fields_that_name_a_server_or_a_key_are_not_forwarded(name: str) -> None
     assert name not in part
 
 
-@table(
-    ("stream", "supports_streaming", "is_stream", "is_streamed"),
-    [
-        (True, True, True, True),
-        (True, False, True, False),
-        (False, True, False, True),
-        (None, False, False, False),
-    ],
-)
-def test_an_upstream_streams_if_it_can_whatever_the_client_wants(
-    stream: bool | None, supports_streaming: bool, is_stream: bool, is_streamed: bool
-) -> None:
-    request = chat(stream=stream, supports_streaming=supports_streaming)
-    assert request.is_stream is is_stream
-    assert request.bodies[0]["stream"] is is_streamed
-    assert ("stream_options" in request.bodies[0]) is is_streamed
+@table("stream", [True, False, None])
+def test_a_stream_is_requested_whatever_the_client_wants(stream: bool | None) -> None:
+    request = chat(stream=stream)
+    assert request.is_stream is (stream is True)
+    assert request.bodies[0]["stream"] is True
+    assert "stream_options" in request.bodies[0]
 
 
 @table("field", [{"prompt_logprobs": 1}, {"use_beam_search": True}, {"audio": {"format": "mp3"}}, {"best_of": 3}])

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, IntEnum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from welldone.gateway import error_mapping
 from welldone.gateway.backends import BackendLease
 from welldone.gateway.error_mapping import OVERLOAD_CODES, AttemptFailure
@@ -48,6 +50,7 @@ _OK = 200
 _NO_FRAMING = HttpClientError("it has neither a length nor a last chunk, so nothing shows whether it is complete")
 _OUTCOMES = {"incomplete_stream": error_mapping.OUTCOME_CUT, "bad_upstream_stream": error_mapping.OUTCOME_UNREADABLE}
 """Outcomes of failures that are found in a stream, by code; those of an upstream's own errors are statuses."""
+_BROKEN_STREAMS = (error_mapping.OUTCOME_CUT, error_mapping.OUTCOME_UNREADABLE, OUTCOME_UNFINISHED)
 
 
 class _ReplyKind(Enum):
@@ -96,6 +99,8 @@ class UpstreamAttempt:
         """Whether nothing is read from the server, because the client is slow."""
         self.last_sent_at: float = 0.0
         """Time of the last chunk on the fast path."""
+        self.is_tool_stream: bool = False
+        """Whether it streams the answer to a request with tools, at an upstream with `stream = "auto"`."""
         self.output_estimate: OutputTokenEstimator = OutputTokenEstimator()
         self._listener = listener
         self._loop = asyncio.get_running_loop()
@@ -409,6 +414,12 @@ class UpstreamAttempt:
         """Set the result and report it to the lease at once: the waiting task may be cancelled before it runs."""
         if self._result.done():
             return
+        if self.is_tool_stream and self._lease is not None and self._lease.upstream is not None:
+            is_broken = self._listener.result.invalid_arguments_count > 0
+            if failure is not None and (is_broken := failure.outcome in _BROKEN_STREAMS):
+                failure = msgspec.structs.replace(failure, goes_unstreamed=True)
+            if is_broken:
+                self._lease.upstream.stop_tool_streams(self._lease.model)
         self._result.set_result(failure)
         self._cancel_timer()
         if self._lease is not None:

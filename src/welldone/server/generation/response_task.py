@@ -330,6 +330,8 @@ class ResponseTask(ClientOutput):
                 self._request = self._reread_request()
                 self._reread_request = None
                 body = self._request.bodies[part]
+            if lease.upstream is not None:
+                body, attempt.is_tool_stream = lease.upstream.choose_form(lease.model, body)
             endpoint, forwarded = self._gen_request.endpoint, self._gen_request.forwarded_headers
             if dialect is not None:
                 body = translate_request({**body, "model": lease.model}, dialect, endpoint)

@@ -134,7 +134,8 @@ class RetryLoop:
         """Whether the same request may succeed in another attempt."""
         if lease.upstream is None:
             return failure.is_disconnect
-        return failure.is_stale or lease.is_gone or self._backend.has_alternative({lease.name})
+        is_other = failure.is_stale or failure.goes_unstreamed or lease.is_gone
+        return is_other or self._backend.has_alternative({lease.name})
 
 
 class JsonRequest(msgspec.Struct, kw_only=True):

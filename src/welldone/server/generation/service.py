@@ -236,7 +236,7 @@ def _read_request(gen_request: GenerationRequest, backend: LocalBackend | Upstre
     """Validate the body: strictly for local models, leniently for upstreams."""
     body, endpoint, dialect = gen_request.body, gen_request.endpoint, gen_request.dialect
     if endpoint in SAME_DIALECT_ENDPOINTS:
-        return read_same_dialect_request(body, supports_streaming=backend.supports_streaming)
+        return read_same_dialect_request(body)
     if dialect is not None and body.get("stream") is True:  # the other dialects always have usage
         body = {**body, "stream_options": {"include_usage": True}}
     needs_early_usage = dialect is not None and dialect.REPORTS_PROMPT_TOKENS_FIRST
@@ -255,7 +255,6 @@ def _read_request(gen_request: GenerationRequest, backend: LocalBackend | Upstre
         body,
         endpoint,
         supports_n=all(upstream.supports_native_n for upstream in backend.upstreams),
-        supports_streaming=backend.supports_streaming,
         wants_usage=backend.has_usage,
     )
     dialects = {upstream.chat_dialect for upstream in backend.upstreams if upstream.chat_dialect is not None}

@@ -32,17 +32,16 @@ _ROUTING_PREFIXES = ("aws_", "azure_", "vertex_")
 _NON_STREAMING_FIELDS = ("prompt_logprobs", "use_beam_search", "audio")
 
 
-def read_upstream_request(
-    body: Json, endpoint: str, *, supports_n: bool, supports_streaming: bool, wants_usage: bool = True
-) -> ValidatedRequest:
+def read_upstream_request(body: Json, endpoint: str, *, supports_n: bool, wants_usage: bool = True) -> ValidatedRequest:
     """Validate a chat or completions request for an upstream.
+
+    It is sent as a stream even if the client wants a whole reply: the upstream notices earlier that the client has
+    disconnected, and the gateway that the upstream hangs.
 
     Args:
         body: the decoded body.
         endpoint: chat or completions.
         supports_n: the upstream supports several choices; otherwise it gets one request per choice.
-        supports_streaming: the upstream can stream. Then it does, even if the client wants a whole reply: it notices
-            earlier that the client has disconnected, and the gateway notices earlier that it hangs.
         wants_usage: request usage from the upstream.
     """
     _check_required_fields(body, endpoint)
@@ -58,7 +57,7 @@ def read_upstream_request(
         raise fields.invalid("n", reason, "integer_above_max_value")
     base = without_routing_fields(body)
     base.pop("model", None)
-    base["stream"] = supports_streaming and (is_stream or not _needs_buffered_reply(body, n))
+    base["stream"] = is_stream or not _needs_buffered_reply(body, n)
     _set_stream_options(base, request.stream_options or {}, wants_usage)
     bodies = [base] if supports_n else _expand_choices(base, prompts, n)
     return ValidatedRequest(
@@ -69,13 +68,11 @@ def read_upstream_request(
     )
 
 
-def read_same_dialect_request(body: Json, *, supports_streaming: bool) -> ValidatedRequest:
+def read_same_dialect_request(body: Json) -> ValidatedRequest:
     """Validate a request for an upstream with the client's dialect; its fields are forwarded unchanged."""
     request = fields.read_fields(body, SameDialectRequest)
     base = without_routing_fields(body)
     base.pop("model", None)
-    if request.stream:
-        base["stream"] = supports_streaming
     return ValidatedRequest(is_stream=request.stream is True, bodies=[base])
 
 
