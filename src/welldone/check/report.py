@@ -109,6 +109,21 @@ class RunCost(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class Prescription(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a gateway that make the server right for its clients, and what a check through it found."""
+
+    toml: str
+    """The table `[upstreams.NAME]`."""
+    after: tuple[str, ...] = ()
+    """Ids of the rules that are broken through the gateway."""
+    left: tuple[str, ...] = ()
+    """In plain words what only the server can change."""
+    unjudged: tuple[str, ...] = ()
+    """Ids of the rules that were judged without the gateway, and not through it."""
+    problem: str = ""
+    """Why there was no check through the gateway."""
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Report on one server."""
 
@@ -141,6 +156,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[RuleResult, ...]
     findings: tuple[Finding, ...]
     """One for each rule and probe, by severity, then in the order of the rules and the probes."""
+    prescription: Prescription | None = None
+    """With `--prescribe`."""
 
     def count(self, verdict: Verdict) -> int:
         """Number of rules with that verdict."""

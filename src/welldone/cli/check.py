@@ -16,6 +16,7 @@ examples:
   welldone check http://127.0.0.1:8000/v1 --only tools,stops --record traces
   welldone check http://127.0.0.1:8000/v1 --report check.json --report check.xml --report check.html
   welldone check http://127.0.0.1:8000/v1 --baseline check.json
+  welldone check http://127.0.0.1:8000/v1 --prescribe
   WELLDONE_API_KEY=secret welldone check http://127.0.0.1:8000/v1
 """
 
@@ -33,6 +34,7 @@ import msgspec
 
 from welldone import reporting
 from welldone.check.discovery import CheckUnreachableError
+from welldone.check.prescription import render_lines
 from welldone.check.probes import PROBES_BY_DIALECT
 from welldone.check.report import Report
 from welldone.check.reports import machine, renderers, text
@@ -121,6 +123,8 @@ def run(arguments: list[str]) -> ExitCode:
     except OSError as error:
         folder = ui.printable_name(options.record)
         raise UsageError(f"cannot write traces into {folder}: {ui.error_text(error)}") from None
+    if options.prescribe and not report.is_interrupted:
+        report = asyncio.run(_prescribe(report, settings))
     _output_report(report, options)
     return _exit_code(report)
 
@@ -150,6 +154,7 @@ def _parser() -> CommandParser:
     add("--rule ID...", "judge only this rule (may be repeated)")
     add("--baseline FILE", "an earlier report (.json): fail only on rules that it does not list as broken")
     add("--report FILE...", f"write the report, in the format of the extension: {formats} (may be repeated)", Path)
+    add("--prescribe", "print the settings of a gateway that make the server right, and check once more with them")
     add("--json", "print the report as JSON")
     add("--record DIR", "store every reply as a trace, for welldone lint and mock", Path)
     add("--verbose -v", "show every probe, and the rules that were not applicable")
@@ -246,6 +251,14 @@ async def _run_check(settings: CheckSettings) -> Report:
             ui.print_note(f"welldone check: stopped by {ended_by}")
 
 
+async def _prescribe(report: Report, settings: CheckSettings) -> Report:
+    from welldone.cli.prescribe import add_prescription  # with the server, which takes long to import
+
+    cancel_on_sigterm()
+    async with check_progress() as report_progress:
+        return await add_prescription(report, settings, report_progress)
+
+
 def _output_report(report: Report, options: Namespace) -> None:
     for path in options.report:
         with ui.file_errors("write", path):
@@ -254,3 +267,4 @@ def _output_report(report: Report, options: Namespace) -> None:
         ui.print_line(machine.render_json(report))
         return
     ui.print_lines(text.render_terminal(report, ui.colorize, is_verbose=options.verbose, width=ui.terminal_width()))
+    ui.print_lines(render_lines(report))

@@ -1,0 +1,139 @@
+"""The prescription: the table `[upstreams.NAME]` with which a gateway makes a checked server right for its clients.
+
+`protocol/catalog/settings.json` has the knowledge: which findings a setting cures, and in plain words what only the
+server can change.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pkgutil import get_data
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from welldone.check.report import Finding, Prescription, Report, Verdict
+from welldone.check.repro import AUTHORIZATION
+from welldone.check.settings import CheckSettings
+from welldone.protocol.finish_reasons import outcome_of
+
+_JUDGED = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
+_MODEL = "{model}"
+_SHOWN_RULES = 5  # that the second check did not judge, in a warning
+
+
+class _CuringSetting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A rule, and the setting that cures its violation."""
+
+    rule: str
+    key: str
+    value: str | bool | list[str]
+    comment: str
+    """What the server does, and the cost of the setting if it has one."""
+    probes: tuple[str, ...] = ()
+    """Names or groups of the probes in which it must be broken; empty: any."""
+    right: tuple[str, ...] = ()
+    """Probes that judged an answer and in which it must not be broken."""
+    without: tuple[str, ...] = ()
+    """Rules that must not be broken: then another setting cures both."""
+    observed: str = ""
+    """A pattern of what was observed. With a group the setting is a table, whose key the group is."""
+
+    def values(self, finding: Finding, report: Report) -> dict[str, str | bool | list[str]]:
+        """The value under an empty key, or keys and values of a table; empty if the setting does not apply."""
+        found = re.search(self.observed, finding.observed)
+        judged = {probe.name for probe in report.probes if probe.verdict in _JUDGED and not probe.reason}
+        right = judged - {one.probe for one in report.findings if one.rule == self.rule}
+        is_in_probe = not self.probes or any(f"{finding.probe}-".startswith(f"{name}-") for name in self.probes)
+        is_cured = right.issuperset(self.right) and report.findings_by_rule.keys().isdisjoint(self.without)
+        if found is None or not is_in_probe or not is_cured or (found.groups() and outcome_of(found[1])):
+            return {}  # the last: the gateway knows the word
+        return {found[1] if found.groups() else "": [report.model] if self.value == [_MODEL] else self.value}
+
+
+class _Knowledge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    settings: tuple[_CuringSetting, ...]
+    left: Mapping[str, str]
+    """What a server does that no setting cures, by rule."""
+
+
+KNOWLEDGE = msgspec.json.decode(get_data("welldone.protocol", "catalog/settings.json") or b"", type=_Knowledge)
+
+
+def prescribe(report: Report, settings: CheckSettings) -> tuple[str, dict[str, str]]:
+    """Return the table in TOML, and the values of the environment variables to which it refers."""
+    variables: dict[str, str] = {}
+
+    def refer(header: str, value: str, name: str) -> str:
+        variable = settings.env_variables.get(header) or re.sub(r"\W", "_", f"UPSTREAM_{name}").upper()
+        variables[variable] = value
+        return f"env:{variable}"
+
+    headers = {header: refer(header, value, header) for header, value in settings.headers}
+    table: dict[str, Any] = {
+        "url": settings.url,
+        "key": None if settings.key is None else refer(AUTHORIZATION, settings.key, "key"),
+        "headers": headers or None,
+        "ca_file": settings.ca_file,
+        "insecure": None if settings.is_verified else True,
+        "speaks": None if settings.endpoint == "chat" else [settings.endpoint],
+    }
+    causes: dict[str, list[str]] = {}  # the rules of a setting, and then what the server does
+    for row in KNOWLEDGE.settings:
+        for finding in report.findings_by_rule.get(row.rule, ()):
+            for word, value in row.values(finding, report).items():
+                if word:
+                    table.setdefault(row.key, {}).setdefault(word, value)
+                else:
+                    table.setdefault(row.key, value)
+                *rules, comment = causes.get(row.key, [row.comment])
+                causes[row.key] = [*dict.fromkeys([*rules, row.rule]), comment]
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", urlsplit(settings.url).netloc).strip("-")
+    lines = [f"[upstreams.{name}]"]
+    for key, value in table.items():
+        *rules, comment = causes.get(key, [""])
+        lines += (
+            []
+            if value is None
+            else [f"{key} = {_toml(value)}" + (f"  # {', '.join(rules)}: {comment}" if rules else "")]
+        )
+    return settings.secrets.redact("\n".join(lines) + "\n"), variables
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{_toml(key)} = {_toml(item)}' for key, item in value.items())} }}"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def compare(toml: str, before: Report, after: Report) -> Prescription:
+    """The prescription with the result of the check through a gateway that has these settings."""
+    judged = {rule.id for rule in after.rules if rule.verdict in _JUDGED}
+    left = {KNOWLEDGE.left.get(rule) or f"{rule} ({after.rule_summary(rule)})": None for rule in after.root_causes}
+    return Prescription(
+        toml=toml,
+        after=tuple(after.findings_by_rule),
+        left=tuple(left),
+        unjudged=tuple(rule.id for rule in before.rules if rule.verdict in _JUDGED and rule.id not in judged),
+    )
+
+
+def render_lines(report: Report) -> list[str]:
+    """The prescription of a report, for a terminal."""
+    prescription = report.prescription
+    if prescription is None:
+        return []
+    lines = [
+        "",
+        "# welldone.toml of a gateway that makes this server right for its clients",
+        *prescription.toml.splitlines(),
+    ]
+    if prescription.problem:
+        return [*lines, "", f"The settings could not be tried: {prescription.problem}"]
+    left = f"; left: {', '.join(prescription.left)}: only the server can fix these" if prescription.left else ""
+    lines += ["", f"{len(report.findings_by_rule)} broken rules → {len(prescription.after)}{left}"]
+    if unjudged := prescription.unjudged:
+        rules = ", ".join(unjudged[:_SHOWN_RULES]) + (", …" if len(unjudged) > _SHOWN_RULES else "")
+        lines.append(f"Through the gateway these rules could not be judged ({len(unjudged)}): {rules}")
+    return lines
