@@ -303,6 +303,13 @@ def test_the_functions_that_a_model_may_choose(change: dict[str, object], names:
     assert (None if found is None else set(found.schemas)) == names
 
 
+def test_an_upstream_may_ignore_that_a_call_is_required() -> None:
+    body = {**BODY, "tool_choice": "required"}
+    assert callable_tools(body) is None
+    assert callable_tools(body, is_upstream=True) is not None
+    assert callable_tools({**BODY, "tool_choice": "none"}, is_upstream=True) is None
+
+
 # In pipelines.
 
 REPLIES = [*content_chunks(*QWEN), finish(), usage_chunk(count(9, 20))]

@@ -35,9 +35,13 @@ class CallableTools(msgspec.Struct, frozen=True, eq=False):
     schemas: dict[str, bytes]
 
 
-def callable_tools(body: Json) -> CallableTools | None:
-    """Return the functions of a chat request; None if the model does not choose, or must answer in JSON."""
-    if body.get("tool_choice") not in (None, "auto") or body.get("response_format") is not None:
+def callable_tools(body: Json, *, is_upstream: bool = False) -> CallableTools | None:
+    """Return the functions of a chat request; None if the model does not choose, or must answer in JSON.
+
+    An upstream may ignore that a call is required; a local engine is constrained to it.
+    """
+    choices = (None, "auto", "required") if is_upstream else (None, "auto")
+    if body.get("tool_choice") not in choices or body.get("response_format") is not None:
         return None
     functions = [as_object(as_object(tool).get("function")) for tool in as_list(body.get("tools"))]
     schemas = {

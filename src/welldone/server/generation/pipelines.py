@@ -189,7 +189,7 @@ def repair_options(lease: BackendLease, body: Json, dialect: Endpoint | None) ->
         on_reasoning=partial(upstream.record_reasoning_fields, lease.model),
         map_failure=lambda failure: failure if failure is unfinished else sanitize_failure(failure, upstream.secrets),
         upstream_dialect=dialect,
-        json_calls=callable_tools(body) if settings.json_tool_calls else None,
+        json_calls=callable_tools(body, is_upstream=True) if settings.json_tool_calls else None,
         unfinished=unfinished,
         finish_reasons=settings.finish_reasons,
     )
