@@ -6,17 +6,19 @@ server can change.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pkgutil import get_data
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from welldone.check.report import Finding, Prescription, Report, Verdict
+from welldone.check.report import Prescription, Report, Verdict
 from welldone.check.repro import AUTHORIZATION
 from welldone.check.settings import CheckSettings
 from welldone.protocol.finish_reasons import outcome_of
+from welldone.reporting import pluralize
 
 _JUDGED = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
 _MODEL = "{model}"
@@ -32,24 +34,31 @@ class _CuringSetting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     comment: str
     """What the server does, and the cost of the setting if it has one."""
     probes: tuple[str, ...] = ()
-    """Names or groups of the probes in which it must be broken; empty: any."""
+    """Names of the probes in which it must be broken, or patterns with `*`; empty: any."""
     right: tuple[str, ...] = ()
-    """Probes that judged an answer and in which it must not be broken."""
+    """Probes that judged an answer, and in which no rule with this setting may be broken."""
     without: tuple[str, ...] = ()
     """Rules that must not be broken: then another setting cures both."""
     observed: str = ""
-    """A pattern of what was observed. With a group the setting is a table, whose key the group is."""
+    """A pattern of what was observed. With a group, a JSON string, the setting is a table with it as a key."""
 
-    def values(self, finding: Finding, report: Report) -> dict[str, str | bool | list[str]]:
+    is_unsupported: bool = False
+    """The server lacks what the rule is about, instead of breaking it."""
+
+    def values(self, probe_name: str, observed: str, report: Report) -> dict[str, str | bool | list[str]]:
         """The value under an empty key, or keys and values of a table; empty if the setting does not apply."""
-        found = re.search(self.observed, finding.observed)
-        judged = {probe.name for probe in report.probes if probe.verdict in _JUDGED and not probe.reason}
-        right = judged - {one.probe for one in report.findings if one.rule == self.rule}
-        is_in_probe = not self.probes or any(f"{finding.probe}-".startswith(f"{name}-") for name in self.probes)
+        found = re.search(self.observed, observed)
+        rules = {row.rule for row in KNOWLEDGE.settings if row.key == self.key}
+        right = {probe.name for probe in report.probes if probe.verdict in _JUDGED and not probe.reason}
+        right -= {one.probe for one in report.findings if one.rule in rules}
+        is_in_probe = not self.probes or any(fnmatchcase(probe_name, name) for name in self.probes)
         is_cured = right.issuperset(self.right) and report.findings_by_rule.keys().isdisjoint(self.without)
-        if found is None or not is_in_probe or not is_cured or (found.groups() and outcome_of(found[1])):
-            return {}  # the last: the gateway knows the word
-        return {found[1] if found.groups() else "": [report.model] if self.value == [_MODEL] else self.value}
+        if found is None or not is_in_probe or not is_cured:
+            return {}
+        word = json.loads(found[1]) if found.groups() else ""
+        if outcome_of(word):
+            return {}  # the gateway knows the word
+        return {word: [report.model] if self.value == [_MODEL] else self.value}
 
 
 class _Knowledge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,8 +70,13 @@ class _Knowledge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 KNOWLEDGE = msgspec.json.decode(get_data("welldone.protocol", "catalog/settings.json") or b"", type=_Knowledge)
 
 
-def prescribe(report: Report, settings: CheckSettings) -> tuple[str, dict[str, str]]:
-    """Return the table in TOML, and the values of the environment variables to which it refers."""
+def prescribe(
+    report: Report, settings: CheckSettings, useless: Collection[str] = ()
+) -> tuple[list[str], dict[str, str], dict[str, list[str]]]:
+    """Return the lines of the table, its environment variables, and the rules that each setting cures.
+
+    Settings that are known to be `useless` are left out.
+    """
     variables: dict[str, str] = {}
 
     def refer(header: str, value: str, name: str) -> str:
@@ -79,26 +93,27 @@ def prescribe(report: Report, settings: CheckSettings) -> tuple[str, dict[str, s
         "insecure": None if settings.is_verified else True,
         "speaks": None if settings.endpoint == "chat" else [settings.endpoint],
     }
-    causes: dict[str, list[str]] = {}  # the rules of a setting, and then what the server does
+    rules: dict[str, list[str]] = {}
+    comments: dict[str, str] = {}
+    broken = [(one.rule, one.probe, one.observed) for one in report.findings]
+    unsupported = [(one.id, "", one.reason) for one in report.rules if one.verdict is Verdict.UNSUPPORTED]
     for row in KNOWLEDGE.settings:
-        for finding in report.findings_by_rule.get(row.rule, ()):
-            for word, value in row.values(finding, report).items():
+        for rule, probe, observed in unsupported if row.is_unsupported else broken:
+            if rule != row.rule or row.key in useless:
+                continue
+            for word, value in row.values(probe, observed, report).items():
                 if word:
                     table.setdefault(row.key, {}).setdefault(word, value)
                 else:
                     table.setdefault(row.key, value)
-                *rules, comment = causes.get(row.key, [row.comment])
-                causes[row.key] = [*dict.fromkeys([*rules, row.rule]), comment]
+                comments.setdefault(row.key, row.comment)
+                rules[row.key] = list(dict.fromkeys([*rules.get(row.key, ()), row.rule]))
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", urlsplit(settings.url).netloc).strip("-")
     lines = [f"[upstreams.{name}]"]
     for key, value in table.items():
-        *rules, comment = causes.get(key, [""])
-        lines += (
-            []
-            if value is None
-            else [f"{key} = {_toml(value)}" + (f"  # {', '.join(rules)}: {comment}" if rules else "")]
-        )
-    return settings.secrets.redact("\n".join(lines) + "\n"), variables
+        comment = f"  # {', '.join(rules[key])}: {comments[key]}" if key in rules else ""
+        lines += [] if value is None else [f"{key} = {_toml(value)}{comment}"]
+    return [settings.secrets.redact(line) for line in lines], variables, rules
 
 
 def _toml(value: object) -> str:
@@ -107,12 +122,18 @@ def _toml(value: object) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def compare(toml: str, before: Report, after: Report) -> Prescription:
+def useless_settings(rules: Mapping[str, Collection[str]], before: Report, after: Report) -> set[str]:
+    """The settings with which each of their rules is broken in as many probes as without."""
+    then, now = ({rule: len(found) for rule, found in one.findings_by_rule.items()} for one in (before, after))
+    return {key for key, cured in rules.items() if all(now.get(rule, 0) >= then.get(rule, 1) for rule in cured)}
+
+
+def compare(toml: Sequence[str], before: Report, after: Report) -> Prescription:
     """The prescription with the result of the check through a gateway that has these settings."""
     judged = {rule.id for rule in after.rules if rule.verdict in _JUDGED}
     left = {KNOWLEDGE.left.get(rule) or f"{rule} ({after.rule_summary(rule)})": None for rule in after.root_causes}
     return Prescription(
-        toml=toml,
+        toml=tuple(toml),
         after=tuple(after.findings_by_rule),
         left=tuple(left),
         unjudged=tuple(rule.id for rule in before.rules if rule.verdict in _JUDGED and rule.id not in judged),
@@ -127,12 +148,12 @@ def render_lines(report: Report) -> list[str]:
     lines = [
         "",
         "# welldone.toml of a gateway that makes this server right for its clients",
-        *prescription.toml.splitlines(),
+        *prescription.toml,
     ]
     if prescription.problem:
         return [*lines, "", f"The settings could not be tried: {prescription.problem}"]
     left = f"; left: {', '.join(prescription.left)}: only the server can fix these" if prescription.left else ""
-    lines += ["", f"{len(report.findings_by_rule)} broken rules → {len(prescription.after)}{left}"]
+    lines += ["", f"{pluralize(len(report.findings_by_rule), 'broken rule')} → {len(prescription.after)}{left}"]
     if unjudged := prescription.unjudged:
         rules = ", ".join(unjudged[:_SHOWN_RULES]) + (", …" if len(unjudged) > _SHOWN_RULES else "")
         lines.append(f"Through the gateway these rules could not be judged ({len(unjudged)}): {rules}")

@@ -112,8 +112,8 @@ class RunCost(msgspec.Struct, frozen=True, kw_only=True):
 class Prescription(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a gateway that make the server right for its clients, and what a check through it found."""
 
-    toml: str
-    """The table `[upstreams.NAME]`."""
+    toml: tuple[str, ...]
+    """The lines of the table `[upstreams.NAME]`."""
     after: tuple[str, ...] = ()
     """Ids of the rules that are broken through the gateway."""
     left: tuple[str, ...] = ()

@@ -3,14 +3,14 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
 
 from welldone.check.discovery import CheckUnreachableError
-from welldone.check.prescription import compare, prescribe
+from welldone.check.prescription import compare, prescribe, useless_settings
 from welldone.check.report import Prescription, Report
 from welldone.check.run import NothingToCheckError, ProgressCallback, check
 from welldone.check.settings import CheckSettings
@@ -20,32 +20,40 @@ from welldone.server.config import read_config
 from welldone.server.observe.log import LOGGER
 from welldone.server.server import Server
 
+_FLAGS = {"port": "0", "cors_origins": "*"}  # the second: to judge what the gateway answers to browsers
 _API_PATHS = {"gemini": "/v1beta"}
 
 
 async def add_prescription(report: Report, settings: CheckSettings, on_progress: ProgressCallback) -> Report:
     """Return the report with a prescription, and the result of a check through a gateway with these settings."""
-    toml, variables = prescribe(report, settings)
+    toml, variables, rules = prescribe(report, settings)
     try:
-        prescription = compare(
-            toml, report, await _check_through_gateway(toml, variables, report, settings, on_progress)
-        )
+        after = await _check_through_gateway(toml, variables, report, settings, on_progress)
+        if useless := useless_settings(rules, report, after):
+            toml, variables, _ = prescribe(report, settings, useless)
+            after = await _check_through_gateway(toml, variables, report, settings, on_progress)
+        prescription = compare(toml, report, after)
     except asyncio.CancelledError:
-        prescription = Prescription(toml=toml, problem="interrupted")
+        prescription = Prescription(toml=tuple(toml), problem="interrupted")
     except (CheckUnreachableError, NothingToCheckError, SettingsError, OSError) as error:
-        prescription = Prescription(toml=toml, problem=settings.secrets.redact(str(error)))
+        prescription = Prescription(toml=tuple(toml), problem=settings.secrets.redact(str(error)))
     return msgspec.structs.replace(report, prescription=prescription)
 
 
 async def _check_through_gateway(
-    toml: str, variables: Mapping[str, str], report: Report, settings: CheckSettings, on_progress: ProgressCallback
+    toml: Sequence[str],
+    variables: Mapping[str, str],
+    report: Report,
+    settings: CheckSettings,
+    on_progress: ProgressCallback,
 ) -> Report:
     LOGGER.addHandler(logging.NullHandler())  # else its warnings are printed
     key = None if settings.key is None else secrets.token_urlsafe()
     with TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / CONFIG_FILE_NAME).write_text(toml, "utf-8")
-        config = read_config({"port": RawSetting("0", "--port", folder)}, variables, folder=folder)
+        (folder / CONFIG_FILE_NAME).write_text("\n".join(toml), "utf-8")
+        flags = {name: RawSetting(value, name, folder) for name, value in _FLAGS.items()}
+        config = read_config(flags, variables, folder=folder)
         server = Server(config, keys=() if key is None else (key,), folder=folder, environment=variables)
         await server.start()
         try:
