@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 from pkgutil import get_data
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +22,6 @@ from welldone.protocol.finish_reasons import outcome_of
 from welldone.reporting import pluralize
 
 _JUDGED = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
-_MODEL = "{model}"
 _SHOWN_RULES = 5  # that the second check did not judge, in a warning
 
 
@@ -31,6 +31,7 @@ class _CuringSetting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     rule: str
     key: str
     value: str | bool | list[str]
+    """`["{model}"]` stands for the model of the check."""
     comment: str
     """What the server does, and the cost of the setting if it has one."""
     probes: tuple[str, ...] = ()
@@ -41,7 +42,6 @@ class _CuringSetting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Rules that must not be broken: then another setting cures both."""
     observed: str = ""
     """A pattern of what was observed. With a group, a JSON string, the setting is a table with it as a key."""
-
     is_unsupported: bool = False
     """The server lacks what the rule is about, instead of breaking it."""
 
@@ -56,9 +56,8 @@ class _CuringSetting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if found is None or not is_in_probe or not is_cured:
             return {}
         word = json.loads(found[1]) if found.groups() else ""
-        if outcome_of(word):
-            return {}  # the gateway knows the word
-        return {word: [report.model] if self.value == [_MODEL] else self.value}
+        is_known = outcome_of(word) is not None  # the gateway knows the word without a setting
+        return {} if is_known else {word: [report.model] if self.value == ["{model}"] else self.value}
 
 
 class _Knowledge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,7 +88,7 @@ def prescribe(
         "url": settings.url,
         "key": None if settings.key is None else refer(AUTHORIZATION, settings.key, "key"),
         "headers": headers or None,
-        "ca_file": settings.ca_file,
+        "ca_file": None if settings.ca_file is None else str(Path(settings.ca_file).resolve()),
         "insecure": None if settings.is_verified else True,
         "speaks": None if settings.endpoint == "chat" else [settings.endpoint],
     }
@@ -145,15 +144,11 @@ def render_lines(report: Report) -> list[str]:
     prescription = report.prescription
     if prescription is None:
         return []
-    lines = [
-        "",
-        "# welldone.toml of a gateway that makes this server right for its clients",
-        *prescription.toml,
-    ]
+    lines = ["", "# welldone.toml of a gateway that makes this server right for its clients", *prescription.toml, ""]
     if prescription.problem:
-        return [*lines, "", f"The settings could not be tried: {prescription.problem}"]
+        return [*lines, f"The settings could not be tried: {prescription.problem}"]
     left = f"; left: {', '.join(prescription.left)}: only the server can fix these" if prescription.left else ""
-    lines += ["", f"{pluralize(len(report.findings_by_rule), 'broken rule')} → {len(prescription.after)}{left}"]
+    lines += [f"{pluralize(len(report.findings_by_rule), 'broken rule')} → {len(prescription.after)}{left}"]
     if unjudged := prescription.unjudged:
         rules = ", ".join(unjudged[:_SHOWN_RULES]) + (", …" if len(unjudged) > _SHOWN_RULES else "")
         lines.append(f"Through the gateway these rules could not be judged ({len(unjudged)}): {rules}")

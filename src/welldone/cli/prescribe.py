@@ -21,7 +21,6 @@ from welldone.server.observe.log import LOGGER
 from welldone.server.server import Server
 
 _FLAGS = {"port": "0", "cors_origins": "*"}  # the second: to judge what the gateway answers to browsers
-_API_PATHS = {"gemini": "/v1beta"}
 
 
 async def add_prescription(report: Report, settings: CheckSettings, on_progress: ProgressCallback) -> Report:
@@ -58,16 +57,9 @@ async def _check_through_gateway(
         await server.start()
         try:
             await server.upstreams.wait_until_probed(settings.timeouts.reply_s)
-            own = msgspec.structs.replace(
-                settings,
-                url=f"http://127.0.0.1:{server.port}{_API_PATHS.get(settings.endpoint, '/v1')}",
-                model=report.model,
-                key=key,
-                headers=(),
-                ca_file=None,
-                is_verified=True,
-                record=None,
-            )
+            url = f"http://127.0.0.1:{server.port}/{'v1beta' if settings.endpoint == 'gemini' else 'v1'}"
+            plain = msgspec.structs.replace(settings, headers=(), ca_file=None, is_verified=True, record=None)
+            own = msgspec.structs.replace(plain, url=url, model=report.model, key=key)
             return await check(own, on_progress=on_progress)
         finally:
             await server.stop()
