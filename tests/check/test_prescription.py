@@ -2,6 +2,7 @@
 
 import fnmatch
 import tomllib
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -132,6 +133,25 @@ def test_a_setting_cures_the_server(handler: Handler, only: tuple[str, ...], exp
     for comment in comments:
         assert set(comment.partition(": ")[0].split(", ")) <= report.findings_by_rule.keys()
     assert f" → {len(left)}" in "\n".join(render_lines(report))
+
+
+def refusing(status: int, *, is_refused: Callable[[MockHttpRequest], object]) -> Handler:
+    refusal = json_reply({"error": {"message": "not streamed", "type": "x", "param": None, "code": None}}, status)
+    return lambda one: refusal if is_refused(one) else ReferenceServer().answer(one)
+
+
+@table(
+    ("handler", "expected"),
+    [
+        (refusing(400, is_refused=is_tool_stream), "no-tools"),
+        (refusing(500, is_refused=is_tool_stream), "no-tools"),
+        (refusing(400, is_refused=lambda one: request_json(one).get("stream")), "false"),
+    ],
+)
+def test_a_server_that_refuses_streams_is_asked_for_none(handler: Handler, expected: str) -> None:
+    _, prescription, settings = prescribed(handler)
+    assert settings == {"stream": expected}
+    assert (prescription.problem, prescription.after) == ("", ())
 
 
 def test_a_right_server_gets_its_address_only() -> None:
@@ -269,15 +289,15 @@ def test_settings_that_cannot_be_tried_are_printed_with_the_reason() -> None:
 
 
 def test_the_knowledge_names_rules_probes_and_settings_that_exist() -> None:
+    names = [probe.name for probes in PROBES_BY_DIALECT.values() for probe in probes]
     fields = {field.name: field for field in setting_fields(UpstreamSettings)}
     for row in KNOWLEDGE.settings:
-        assert row.rule in RULES
+        assert row.rule in (RULES if not row.verdict else {*RULES, *names})
         assert {*row.without} <= RULES.keys()
         choices = fields[row.key].setting.choices.split()
         assert isinstance(row.value, bool | list) or row.value in choices
         assert row.comment.isprintable()
     assert KNOWLEDGE.left.keys() <= RULES.keys()
-    names = [probe.name for probes in PROBES_BY_DIALECT.values() for probe in probes]
     patterns = {pattern for row in KNOWLEDGE.settings for pattern in (*row.probes, *row.right)}
     assert [pattern for pattern in patterns if not fnmatch.filter(names, pattern)] == []
 

@@ -1,5 +1,6 @@
 """Upstreams whose streamed tool calls break off while the same calls are right unstreamed: the settings of `stream`."""
 
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -265,3 +266,12 @@ def test_models_behind_a_pattern_are_bounded() -> None:
         upstream.stop_tool_streams(f"m{number}")
     assert upstream.choose_form("m0", TOOLS) == (TOOLS, True)
     assert upstream.choose_form("m1", TOOLS)[0]["stream"] is False
+
+
+def test_a_reload_of_the_written_setting_removes_the_hint() -> None:
+    upstream = make_upstream()
+    upstream.stop_tool_streams("m")
+    assert upstream.hint is not None
+    upstream.settings = dataclasses.replace(upstream.settings, stream="no-tools")
+    assert upstream.hint is None
+    assert upstream.choose_form("another", TOOLS)[0]["stream"] is False

@@ -26,9 +26,10 @@ _SHOWN_RULES = 5  # that the second check did not judge, in a warning
 
 
 class _CuringSetting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A rule, and the setting that cures its violation."""
+    """What a check reports of a server, and the setting that cures it."""
 
     rule: str
+    """A broken rule; with `verdict` a rule or a probe that has this verdict."""
     key: str
     value: str | bool | list[str]
     """`["{model}"]` stands for the model of the check."""
@@ -42,8 +43,7 @@ class _CuringSetting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Rules that must not be broken: then another setting cures both."""
     observed: str = ""
     """A pattern of what was observed. With a group, a JSON string, the setting is a table with it as a key."""
-    is_unsupported: bool = False
-    """The server lacks what the rule is about, instead of breaking it."""
+    verdict: str = ""
 
     def values(self, probe_name: str, observed: str, report: Report) -> dict[str, str | bool | list[str]]:
         """The value under an empty key, or keys and values of a table; empty if the setting does not apply."""
@@ -94,11 +94,12 @@ def prescribe(
     }
     rules: dict[str, list[str]] = {}
     comments: dict[str, str] = {}
-    broken = [(one.rule, one.probe, one.observed) for one in report.findings]
-    unsupported = [(one.id, "", one.reason) for one in report.rules if one.verdict is Verdict.UNSUPPORTED]
+    reported = [("", one.rule, one.probe, one.observed) for one in report.findings]
+    reported += [(one.verdict, one.id, "", one.reason) for one in report.rules]
+    reported += [(one.verdict, one.name, one.name, one.reason) for one in report.probes]
     for row in KNOWLEDGE.settings:
-        for rule, probe, observed in unsupported if row.is_unsupported else broken:
-            if rule != row.rule or row.key in useless:
+        for verdict, rule, probe, observed in reported:
+            if (verdict, rule) != (row.verdict, row.rule) or row.key in useless:
                 continue
             for word, value in row.values(probe, observed, report).items():
                 if word:
