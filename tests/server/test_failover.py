@@ -254,7 +254,9 @@ def test_the_whole_reply_of_an_upstream_without_streaming_is_streamed(
     tmp_path: Path, request_body: dict[str, Any], is_configured: bool
 ) -> None:
     async def work() -> None:
-        async with gateway(tmp_path, [json_reply(REPLY)], each={"stream": not is_configured}) as serving:
+        async with gateway(
+            tmp_path, [json_reply(REPLY)], each={"stream": "false" if is_configured else "true"}
+        ) as serving:
             response = await serving.post(request_body)
             assert response.status == 200
             assert response.findings() == []

@@ -212,7 +212,9 @@ def test_the_whole_reply_of_an_upstream_without_streaming_is_streamed(
     counts = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
     reply = json_reply({"id": "x", "object": "chat.completion", "created": 1, "choices": [choice], "usage": counts})
-    received, sent = send_request(tmp_path, path, request_for(path, is_stream=is_stream), reply, each={"stream": False})
+    received, sent = send_request(
+        tmp_path, path, request_for(path, is_stream=is_stream), reply, each={"stream": "false"}
+    )
     assert sent["stream"] is False
     assert (received.status, received.findings(DIALECTS[path])) == (200, [])
     assert summary_of(path, received).text == "Hello"
