@@ -3,6 +3,7 @@
 Where `width` is None there is no terminal: lines for a file or a pipe are not wrapped.
 """
 
+import os
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -127,7 +128,7 @@ ReportT = TypeVar("ReportT")
 
 
 def write_report(report: ReportT, path: Path, renderers: Mapping[str, Callable[[ReportT], str]]) -> None:
-    """Write the report in the format of the file's suffix.
+    """Write the report in the format of the file's suffix. A file is replaced by the whole report, or left as it was.
 
     Raises:
         ValueError: the suffix is unknown.
@@ -136,7 +137,17 @@ def write_report(report: ReportT, path: Path, renderers: Mapping[str, Callable[[
     render = renderers.get(path.suffix.lower())
     if render is None:
         raise ValueError(f"unknown report format {path.suffix!r}; use one of {', '.join(renderers)}")
-    path.write_bytes(f"{render(report)}\n".encode())
+    data = f"{render(report)}\n".encode()
+    target = path.resolve()
+    if target.exists() and not (target.is_file() and os.access(target.parent, os.W_OK)):
+        target.write_bytes(data)  # a pipe, a device, or a file in a folder of others
+        return
+    aside = target.with_name(f".{target.name}.part")
+    try:
+        aside.write_bytes(data)
+        aside.replace(target)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 # ---- untrusted text
