@@ -108,7 +108,7 @@ def test_gemini_is_checked_below_v1beta_with_googles_list_of_models() -> None:
     assert {probe.name for probe in report.probes if probe.verdict is not Verdict.PASS} <= {
         *("reasoning", "mistakes-key", "flush", "long", "leaving")
     }
-    assert text.render_terminal(report, lambda text, _: text)[0].endswith(", Gemini")
+    assert text.render_terminal(report, lambda text, _: text)[1].endswith(", Gemini")
 
 
 @table(
@@ -377,7 +377,7 @@ def test_a_header_that_a_probe_overrides_is_printed_as_sent() -> None:
 @EACH_ENDPOINT
 def test_the_endpoint_is_printed_in_the_heading(endpoint: str) -> None:
     report = _report(ReferenceServer().answer, endpoint, only=("text",))
-    assert text.render_terminal(report, lambda text, _: text)[0].endswith(f", /v1/{endpoint}")
+    assert text.render_terminal(report, lambda text, _: text)[1].endswith(f", /v1/{endpoint}")
 
 
 @EACH_ENDPOINT

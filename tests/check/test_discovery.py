@@ -153,7 +153,6 @@ def test_a_refused_connection_is_reported() -> None:
             "URL lists no models (500: it broke?[31m): name one with --model",
         ),
         (_chat(NOT_FOUND), "there is no URL/chat/completions: pass the base URL, including /v1"),
-        (_chat(error_reply(500, "out of memory")), "URL does not answer for 'ideal' (500: out of memory)"),
         (
             ReferenceServer(key="correct horse").answer,
             "URL requires a key: pass --api-key KEY, or set WELLDONE_API_KEY",
@@ -169,6 +168,12 @@ def test_a_refused_key_is_not_printed() -> None:
     message = _error_message(ReferenceServer(key="correct horse").answer, key="battery staple")
     assert message.startswith("URL does not accept this key")
     assert "battery" not in message
+
+
+def test_a_listed_model_whose_answers_are_errors_is_checked() -> None:
+    assert run(_discover(_chat(error_reply(500, "out of memory")))).model == "ideal"
+    message = _error_message(_chat(error_reply(500, "out of memory")), model="three")
+    assert message.startswith("URL does not answer for 'three' (500: out of memory); it lists ideal")
 
 
 def test_an_unknown_model_is_reported_with_the_listed_ones() -> None:

@@ -275,13 +275,13 @@ def test_a_model_without_system_prompts_may_refuse_developer() -> None:
 def test_a_single_500_does_not_break_the_unknown_field_rule() -> None:
     numbers = count()
     session, reason = _probe("requests-unknown", _refusing(lambda _: next(numbers) == 0, 500))
-    assert (broken_rules(session), reason) == ({REFUSED_4XX_RULE}, "")
+    assert (broken_rules(session), reason, session.failures) == (set(), "", ["no"])
 
 
 def test_a_single_500_does_not_break_the_accept_rule() -> None:
     numbers = count()
     session, reason = _probe("requests-accept", _refusing(lambda _: next(numbers) == 0, 500))
-    assert (broken_rules(session), reason) == ({REFUSED_4XX_RULE}, "500: no")
+    assert (broken_rules(session), reason) == (set(), "the answer ended in an error: no")
 
 
 def test_a_suffix_without_effect_and_usage_is_not_applicable() -> None:

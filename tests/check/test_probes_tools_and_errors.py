@@ -16,7 +16,7 @@ from welldone.check.session import Probe, Session, UnsupportedError
 from welldone.check.settings import CheckSettings
 from welldone.mock.faults import FAULT_REPLIES
 from welldone.mock.reference.server import ReferenceServer
-from welldone.mock.script import HELLO_REPLY, MockReply, json_reply
+from welldone.mock.script import HELLO_REPLY, MockChunk, MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
 from welldone.protocol.catalog import RULES
 
@@ -319,8 +319,30 @@ def test_a_server_that_accepts_invalid_requests_breaks_no_rule(name: str) -> Non
         return ideal.answer(MockHttpRequest("POST", "/v1/chat/completions", {}, json.dumps(body)))
 
     session, reason = run_probe(name, accepts_all)
+    if name == "mistakes-json":  # there is no request to answer
+        assert {(finding.rule, finding.severity) for finding in session.violations} == {
+            ("err-refused-4xx", "tolerated")
+        }
+        assert session.violations[-1].observed == "200: an answer to the body '[]'"
+        return
     assert (broken_rules(session), reason) == (set(), "")
     assert session.inapplicable == {"err-refused-4xx": "the server refused no request"}
+
+
+@table("name", [name for name in MISTAKES if name not in ("mistakes-path", "mistakes-image", "mistakes-length")])
+def test_an_answer_in_place_of_a_refusal_is_not_judged_itself(name: str) -> None:
+    wrong = MockReply((MockChunk('data: {"choices":[{"delta":{"content":7}}]}\n'),))
+    session, _ = run_probe(
+        name,
+        lambda http_request: wrong if http_request.method == "POST" else ReferenceServer(key=KEY).answer(http_request),
+    )
+    assert broken_rules(session) <= {"err-refused-4xx"}
+
+
+def test_an_error_with_status_200_in_place_of_a_refusal_is_found() -> None:
+    error = json_reply({"error": {"message": "no", "type": "invalid_request_error", "param": None, "code": None}})
+    session, _ = run_probe("mistakes-messages", lambda _: error)
+    assert broken_rules(session) == {"ns-error-status", "err-status-before-stream"}
 
 
 @pytest.mark.parametrize("reply", [json_reply({"object": "list", "data": []}), FAULT_REPLIES["redirect-308"]])

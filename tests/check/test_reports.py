@@ -1,7 +1,11 @@
 """Report formats: each renders the whole report, and hostile text from a server stays inert."""
 
 import json
+import os
 import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -10,12 +14,14 @@ import msgspec
 import pytest
 
 from tests.check.reports import HOSTILE, failing_report, finding, hostile_report, passing_report
+from tests.http.aio import LIMIT_S
 from tests.table import table
 from welldone import reporting
 from welldone.check.report import Report, Verdict
 from welldone.check.reports import html, machine, renderers
 from welldone.check.reports.text import MAX_REPORT_TEXT_CHARS, render_markdown, render_terminal, rules_by_client
 
+ROOT = Path(__file__).parents[2]
 VOID_ELEMENTS = ("meta", "br")
 
 
@@ -68,12 +74,15 @@ def incomplete_report() -> Report:
 
 def test_a_passing_report_takes_a_few_lines() -> None:
     assert terminal_lines(passing_report()) == [
+        "passed: no rule broken",
         "qwen3-0.6b at http://127.0.0.1:8000/v1 (llama.cpp)",
+        "",
         "pass  plain, tools",
         "stop  unsupported  400: stop is not supported",
         "",
-        "3 probes, 3 rules, 63 requests, about 3,100 tokens, 31 s: pass",
+        "3 probes, 3 rules, 63 requests, about 3,100 tokens, 31 s",
         "  1 unsupported and 1 not applicable of 5 rules; --verbose shows the reasons",
+        "passed: no rule broken",
     ]
 
 
@@ -96,7 +105,7 @@ def test_a_broken_rule_is_printed_once_with_every_field_of_its_finding() -> None
         "x env-fingerprint  style  headers, frame 7, byte 1804",
     ]
     assert "tools    fail         2 of 17 rules: delta-role-once, use-final-chunk" in lines
-    assert lines[-2].endswith("31 s: fail, 3 rules broken (1 breaks, 1 tolerated, 1 style)")
+    assert lines[0] == lines[-1] == "failed: 3 rules broken (1 breaks, 1 tolerated, 1 style)"
 
 
 def test_verbose_lists_every_probe_and_every_rule_that_was_not_judged() -> None:
@@ -104,7 +113,7 @@ def test_verbose_lists_every_probe_and_every_rule_that_was_not_judged() -> None:
     assert "plain  pass         17 rules" in lines
     assert "n-index-int  unsupported     n is 1 only" in lines
     assert "ext-audio    not applicable  no reply had audio" in lines
-    assert lines[-1] == "  1 unsupported and 1 not applicable of 5 rules"
+    assert lines[-2] == "  1 unsupported and 1 not applicable of 5 rules"
 
 
 @table(
@@ -130,10 +139,19 @@ def test_the_heading_of_a_finding_has_its_position_and_count(findings: list[obje
     [
         (
             failing_report(passed=True, findings=(finding(is_new=False),)),
-            "  passed: every broken rule is in the baseline",
+            "passed: 1 rule broken (1 breaks; 1 known); every broken rule is in the baseline",
         ),
-        (failing_report(verdict=Verdict.WARN, is_strict=True), "  not passed: with --strict every broken rule counts"),
-        (incomplete_report(), "  not passed: no complete reply to plain"),
+        (
+            failing_report(
+                verdict=Verdict.WARN, is_strict=True, findings=(finding(rule="use-last", severity="tolerated"),)
+            ),
+            "failed: 1 rule broken (1 tolerated); with --strict every broken rule counts",
+        ),
+        (incomplete_report(), "not passed: no complete reply to plain"),
+        (
+            passing_report(passed=False, answers=3, failed_answers=2, failures=("a", "b", "c")),
+            "failed: 2 of 3 answers ended in an error: a; b; …",
+        ),
     ],
 )
 def test_an_exit_code_that_differs_from_the_verdict_is_explained(report: Report, last: str) -> None:
@@ -152,7 +170,7 @@ def test_many_probe_names_are_wrapped_between_words() -> None:
     probe = passing_report().probes[0]
     probes = tuple(msgspec.structs.replace(probe, name=f"probe{number}-alone") for number in range(30))
     lines = terminal_lines(passing_report(probes=probes))
-    rows = lines[1 : lines.index("")]
+    rows = lines[3 : lines.index("", 3)]
     assert len(rows) > 1
     assert all(len(row) <= 100 for row in rows)
     assert " ".join(row.strip() for row in rows) == f"pass  {', '.join(probe.name for probe in probes)}"
@@ -165,7 +183,7 @@ def test_a_group_of_probes_that_all_pass_is_printed_as_its_name_and_size() -> No
         *(msgspec.structs.replace(passed, name=name) for name in names),
         msgspec.structs.replace(failed, name="usage"),
     )
-    assert terminal_lines(failing_report(probes=probes))[1] == "pass  text (2), stops-empty, usage-same, usage-asked"
+    assert terminal_lines(failing_report(probes=probes))[3] == "pass  text (2), stops-empty, usage-same, usage-asked"
 
 
 def test_only_verdicts_and_severities_are_coloured() -> None:
@@ -177,14 +195,15 @@ def test_only_verdicts_and_severities_are_coloured() -> None:
 
     render_terminal(failing_report(), paint, is_verbose=True)
     assert painted == {
+        ("failed", "fail"),
         *((word, word) for word in ("pass", "warn", "fail", "breaks", "tolerated", "style")),
         ("unsupported", "dim"),
         ("not applicable", "dim"),
     }
 
 
-def test_the_first_line_names_the_server_the_profile_and_strict() -> None:
-    assert terminal_lines(passing_report(profile="zed", is_strict=True, server=""))[0] == (
+def test_the_second_line_names_the_server_the_profile_and_strict() -> None:
+    assert terminal_lines(passing_report(profile="zed", is_strict=True, server=""))[1] == (
         "qwen3-0.6b at http://127.0.0.1:8000/v1, only rules that affect zed, strict"
     )
 
@@ -201,17 +220,18 @@ def test_json_contains_the_whole_report(report: Report) -> None:
     ("report", "failures"),
     [
         (passing_report(), []),
-        (failing_report(), ["probe tools", "probe n", "rule delta-role-once"]),
+        (failing_report(), ["welldone result", "probe tools", "probe n", "rule delta-role-once"]),
         (
             failing_report(is_strict=True),
             [
-                *("probe tools", "probe n", "probe headers"),
+                *("welldone result", "probe tools", "probe n", "probe headers"),
                 *("rule delta-role-once", "rule use-final-chunk", "rule env-fingerprint"),
             ],
         ),
         (
             failing_report(
-                findings=tuple(msgspec.structs.replace(one, is_new=False) for one in failing_report().findings)
+                passed=True,
+                findings=tuple(msgspec.structs.replace(one, is_new=False) for one in failing_report().findings),
             ),
             [],
         ),
@@ -224,6 +244,7 @@ def test_junit_has_a_case_for_each_probe_and_rule_with_the_failures_of_the_check
     assert suite is not None
     cases = suite.findall("testcase")
     assert [case.get("name") for case in cases] == [
+        "result",
         *(probe.name for probe in report.probes),
         *(rule.id for rule in report.rules),
     ]
@@ -238,7 +259,7 @@ def test_junit_has_a_case_for_each_probe_and_rule_with_the_failures_of_the_check
 
 def test_a_missing_reply_is_a_failure_in_every_format() -> None:
     root = ElementTree.fromstring(machine.render_junit(incomplete_report()))
-    (failure,) = root.findall(".//failure")
+    (failure,) = root.findall(".//testcase[@name='plain']/failure")
     assert failure.get("message") == "no reply within 60 s"
     for render in (render_markdown, html.render_html):
         assert "not passed: no complete reply to plain" in render(incomplete_report())
@@ -254,7 +275,7 @@ def test_junit_contains_findings_that_do_not_fail_the_check() -> None:
 
 def test_markdown_begins_with_the_verdict_and_lists_the_broken_rules() -> None:
     text = render_markdown(failing_report())
-    assert text.startswith("<h3>welldone check: fail, 3 rules broken")
+    assert text.startswith("<h3>welldone check failed: 3 rules broken")
     rows = [line for line in text.splitlines() if line.startswith("<tr><td><code>delta-role-once")]
     assert len(rows) == 1
     assert "and 2 more in tools, n" in rows[0]
@@ -265,7 +286,7 @@ def test_markdown_begins_with_the_verdict_and_lists_the_broken_rules() -> None:
 
 def test_markdown_of_a_passing_report_has_no_findings() -> None:
     text = render_markdown(passing_report())
-    assert text.startswith("<h3>welldone check: pass</h3>")
+    assert text.startswith("<h3>welldone check passed: no rule broken</h3>")
     assert "<pre>" not in text
     assert text.count("<details>") == 1
 
@@ -286,7 +307,7 @@ def test_html_is_self_contained_and_has_no_scripts() -> None:
     assert "prefers-color-scheme: dark" in page
     assert "url(" not in page
     assert "@import" not in page
-    for words in ("delta-role-once", "langchain: joins the roles", "no reply had audio", "qwen3-0.6b", "not passed"):
+    for words in ("delta-role-once", "langchain: joins the roles", "no reply had audio", "qwen3-0.6b", "failed: 3"):
         assert any(words in text for text in parsed.text)
     by_rule = failing_report().findings_by_rule
     assert parsed.text.count("affects") == sum(bool(findings[0].affects) for findings in by_rule.values())
@@ -359,6 +380,31 @@ def test_the_suffix_of_a_file_selects_the_format(tmp_path: Path, suffix: str) ->
     path = tmp_path / f"report{suffix.upper()}"
     reporting.write_report(failing_report(), path, renderers.RENDERERS)
     assert path.read_text("utf-8") == renderers.RENDERERS[suffix](failing_report()) + "\n"
+
+
+def test_a_report_that_cannot_be_written_leaves_the_earlier_one(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_text("earlier")
+    program = (
+        "import resource, signal, sys; from pathlib import Path\n"
+        "from tests.check.reports import failing_report\n"
+        "from welldone import reporting; from welldone.check.reports import renderers\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+        "reporting.write_report(failing_report(), Path(sys.argv[1]), renderers.RENDERERS)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, str(path)], cwd=ROOT, capture_output=True, check=False)
+    assert b"OSError: [Errno 27]" in ended.stderr
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("report.json", "earlier")]
+
+
+def test_a_report_is_written_into_a_pipe(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    os.mkfifo(path)
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(path.read_text, "utf-8")
+        reporting.write_report(failing_report(), path, renderers.RENDERERS)
+        assert received.result(LIMIT_S) == machine.render_json(failing_report()) + "\n"
 
 
 def test_a_file_with_an_unknown_suffix_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -13,8 +14,9 @@ from tests.http.aio import run
 from tests.table import table
 from welldone.check.discovery import CheckUnreachableError
 from welldone.check.probe_client import ProbeClient
-from welldone.check.reply import ProbeRequest
+from welldone.check.reply import ExpectedReply, ProbeRequest
 from welldone.check.report import Finding, Report, Verdict
+from welldone.check.reports import machine, text
 from welldone.check.run import CheckProgress, NothingToCheckError, check
 from welldone.check.session import NotApplicableError, Probe, Session, UnsupportedError
 from welldone.check.settings import HELLO_PROMPT, CheckSettings
@@ -28,6 +30,7 @@ from welldone.protocol.catalog import RULES
 from welldone.rules.judge import judge
 
 Handler = Callable[[MockHttpRequest], MockReply]
+HANG_TIMEOUTS = msgspec.structs.replace(TEST_TIMEOUTS, reply_s=1.0)
 KEY = "sk-a-key-of-some-length"
 
 
@@ -141,9 +144,22 @@ def test_a_violation_that_breaks_no_client_warns_and_fails_only_with_strict() ->
 def test_rules_of_the_baseline_are_reported_and_do_not_fail() -> None:
     known = frozenset(run(_check(NO_DONE)).findings_by_rule)
     report = run(_check(NO_DONE, known=known))
-    assert (report.verdict, report.passed) == (Verdict.FAIL, True)
+    assert (report.verdict, report.passed, report.stale) == (Verdict.FAIL, True, ())
     assert not any(finding.is_new for finding in report.findings)
     assert not run(_check(NO_DONE, known=frozenset({"sse-no-bom"}))).passed
+
+
+def test_a_rule_of_the_baseline_that_is_no_longer_broken_fails() -> None:
+    report = run(_check(ReferenceServer().answer, known=frozenset({"end-done-sent", "tool-id-first"})))
+    assert (report.verdict, report.passed, report.stale) == (Verdict.PASS, False, ("end-done-sent",))
+    assert report.headline == "failed: no longer broken, but still listed as known: end-done-sent"
+    suite = ElementTree.fromstring(machine.render_junit(report)).find("testsuite")
+    assert suite is not None
+    stale = suite.find("testcase[@name='end-done-sent']/failure")
+    assert stale is not None
+    assert stale.get("type") == "stale"
+    notes = json.loads(machine.render_sarif(report))["runs"][0]["invocations"][0]["toolExecutionNotifications"]
+    assert [note["message"]["text"] for note in notes] == [report.headline]
 
 
 def test_a_profile_selects_the_rules_that_affect_its_client() -> None:
@@ -242,11 +258,11 @@ def test_a_server_that_disappears_before_the_first_judgement_cannot_be_checked()
 
 
 @pytest.mark.parametrize("jobs", [1, 4])
-def test_no_more_requests_are_sent_to_a_hanging_server(jobs: int) -> None:
+def test_no_more_requests_are_sent_to_a_server_that_answers_only_plain_ones(jobs: int) -> None:
     ideal, hanging = ReferenceServer(), list[MockHttpRequest]()
 
     def handler(http_request: MockHttpRequest) -> MockReply:
-        if "discovery" in http_request.headers["user-agent"] or "(text)" in http_request.headers["user-agent"]:
+        if any(f"({name})" in http_request.headers["user-agent"] for name in ("discovery", "text", "control")):
             return ideal.answer(http_request)
         hanging.append(http_request)
         return FAULT_REPLIES["hang-first"]
@@ -256,6 +272,92 @@ def test_no_more_requests_are_sent_to_a_hanging_server(jobs: int) -> None:
     assert (report.verdict, report.passed) == (Verdict.TIMED_OUT, False)
     assert 8 <= len(hanging) < 8 + jobs
     assert sum(probe.reason.startswith("not sent: 8 earlier requests") for probe in report.probes) == 40 - len(hanging)
+
+
+def _hangs_after(is_last: Callable[[MockHttpRequest], bool], received: list[MockHttpRequest]) -> Handler:
+    """A correct server that sends nothing any more from such a request on."""
+    ideal, hung = ReferenceServer(), list[MockHttpRequest]()
+
+    def handler(http_request: MockHttpRequest) -> MockReply:
+        received.append(http_request)
+        if hung or is_last(http_request):
+            hung.append(http_request)
+            return FAULT_REPLIES["hang-first"]
+        return ideal.answer(http_request)
+
+    return handler
+
+
+async def _check_all(handler: Handler, **settings: Any) -> Report:  # noqa: ANN401 - any setting
+    async with serving(handler) as url:
+        return await check(CheckSettings(url=url, timeouts=HANG_TIMEOUTS, **settings))
+
+
+def _asks_for_no_choice(http_request: MockHttpRequest) -> bool:
+    return '"n":0' in http_request.body
+
+
+def test_a_server_that_hangs_after_a_request_is_reported_with_that_request(tmp_path: Path) -> None:
+    received: list[MockHttpRequest] = []
+    report = run(
+        _check_all(_hangs_after(_asks_for_no_choice, received), only=("text", "mistakes", "models"), record=tmp_path)
+    )
+    assert report.hang == (
+        "the server answered until `n: 0` (mistakes-values), and nothing since: a request that it answered before gets "
+        'no reply either, so it needs a restart; its last answer was to `tools: "none"` (mistakes-values)'
+    )
+    assert (report.passed, report.is_partial, report.is_interrupted) == (False, True, False)
+    assert report.headline == f"failed: {report.hang}"
+    after = received[next(number for number, request in enumerate(received) if _asks_for_no_choice(request)) :]
+    assert [request.headers["user-agent"].partition("check ")[2] for request in after] == [
+        *("(mistakes-values)", "(mistakes-model)", "(control)")
+    ]
+    reasons = {probe.name: probe.reason for probe in report.probes}
+    assert reasons["mistakes-values"] == "timed out after 1 s"
+    assert reasons["mistakes-path"] == "not sent: the server no longer answers"
+    lines = text.render_terminal(report, lambda text, _: text)
+    assert lines[0] == lines[-1] == report.headline
+    assert not any("raise --timeout" in line for line in lines)
+    assert "stopped answering" in machine.render_badge(report)
+
+
+def test_a_request_without_a_control_request_does_not_show_a_hang() -> None:
+    """The first answer took so long that the others may just be slow."""
+    ideal = ReferenceServer()
+
+    def handler(http_request: MockHttpRequest) -> MockReply:
+        reply = ideal.answer(http_request)
+        if "(text)" in http_request.headers["user-agent"]:
+            return FAULT_REPLIES["hang-first"]
+        pieces = (msgspec.structs.replace(reply.pieces[0], after_s=0.2), *reply.pieces[1:])
+        return msgspec.structs.replace(reply, pieces=pieces)
+
+    report = run(_check_all(handler, only=("text", "models"), rules=("end-done-sent", "ns-models-list")))
+    assert (report.hang, report.verdict) == ("", Verdict.TIMED_OUT)
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (b"[]", "the body '[]' (text)"),
+        (b'{"stream":true}', "`no messages` (text)"),
+        (None, "POST /chat/completions (text)"),
+    ],
+)
+def test_a_request_that_stops_the_server_is_described(body: bytes | None, shown: str) -> None:
+    async def send(session: Session) -> None:
+        path = session.dialect.path
+        await session.send(ProbeRequest(method="POST", path=path, body=body, expected=ExpectedReply.REFUSAL))
+
+    def stop(http_request: MockHttpRequest) -> bool:
+        return "(text)" in http_request.headers["user-agent"]
+
+    async def work() -> Report:
+        probes = [Probe(name=name, description="", run=send, is_exclusive=True) for name in ("text", "later")]
+        async with serving(_hangs_after(stop, [])) as url:
+            return await check(CheckSettings(url=url, timeouts=HANG_TIMEOUTS), probes=probes)
+
+    assert run(work()).hang.startswith(f"the server answered until {shown}, and nothing since")
 
 
 def test_an_overloaded_server_is_retried_within_a_time_budget() -> None:

@@ -18,7 +18,7 @@ from tests.table import table
 from welldone.check.discovery import CheckUnreachableError
 from welldone.check.report import Report, Verdict
 from welldone.check.reports import html, machine, text
-from welldone.check.run import CheckProgress, InterruptedCheckError, check
+from welldone.check.run import CheckProgress, check
 from welldone.check.session import Probe, Session
 from welldone.check.settings import DIALECTS, CheckSettings, Timeouts
 from welldone.http.address import Address
@@ -74,7 +74,7 @@ def test_every_report_format_names_the_timeout() -> None:
     report = _check(_hanging("text"), only=("text",))
     lines = text.render_terminal(report, lambda text, _: text)
     assert [line for line in lines if line.startswith("timed out  after 0.5 s: text; the server may be slow or busy")]
-    assert lines[-1] == f"  not passed: text {TIMEOUT_MESSAGE}"
+    assert lines[0] == lines[-1] == f"not passed: text {TIMEOUT_MESSAGE}"
     assert f"text {TIMEOUT_MESSAGE}" in html.render_html(report)
     assert f"text {TIMEOUT_MESSAGE}" in text.render_markdown(report)
     assert "welldone: timed out" in machine.render_badge(report)
@@ -84,7 +84,7 @@ def test_every_report_format_names_the_timeout() -> None:
     assert invocation["toolExecutionNotifications"][0]["message"]["text"] == f"text: {TIMEOUT_MESSAGE}"
     suite = ElementTree.fromstring(machine.render_junit(report)).find("testsuite")
     assert suite is not None
-    assert (suite.get("errors"), suite.get("failures")) == ("1", "0")
+    assert (suite.get("errors"), suite.get("failures")) == ("2", "0")
     error = suite.find("testcase[@name='text']/error")
     assert error is not None
     assert (error.get("type"), error.get("message")) == ("timed_out", TIMEOUT_MESSAGE)
@@ -224,12 +224,13 @@ def test_an_interrupted_run_reports_the_results_so_far() -> None:
     assert not json.loads(machine.render_sarif(report))["runs"][0]["invocations"][0]["executionSuccessful"]
 
 
-def test_a_run_interrupted_during_discovery_has_no_report() -> None:
-    async def work() -> None:
+def test_a_run_interrupted_during_discovery_has_a_report() -> None:
+    async def work() -> Report:
         stop = asyncio.Event()
         stop.set()
         async with serving(_hanging("discovery")) as url:
-            await check(CheckSettings(url=url, timeouts=SHORT_REPLY_TIMEOUT), stop=stop)
+            return await check(CheckSettings(url=url, timeouts=SHORT_REPLY_TIMEOUT), stop=stop)
 
-    with pytest.raises(InterruptedCheckError):
-        run(work())
+    report = run(work())
+    assert (report.is_partial, report.passed, report.cost.requests) == (True, False, 0)
+    assert report.headline == "partial: the check was interrupted before all probes had run"

@@ -50,7 +50,7 @@ def test_a_terminal_shows_one_line_that_is_cleared_at_the_end(tmp_path: Path) ->
     *over, rest = shown.split(CLEAR)
     assert over[1] == b"0 of 4 probes  disc"
     assert all(len(line) < 20 and b"\n" not in line for line in over)
-    assert rest.startswith(b"ideal at\r\n")
+    assert rest.startswith(b"\x1b[32mpassed\x1b[0m: no rule broken\r\nideal at\r\n")
     assert b"\x1b[32mpass\x1b[0m" in rest
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from welldone.check.probe_client import OVERLOAD_STATUSES
 from welldone.check.reading import READERS
+from welldone.check.reply import OVERLOAD_STATUSES
 from welldone.rules.checks import ALL_CHECKS
 from welldone.rules.judge import judge
 from welldone.rules.view import anthropic, responses
@@ -153,6 +153,8 @@ _ERROR_RULES = (
     "err-body-shape err-code-string err-refused-4xx err-status-before-stream "
     "msg-error-body msg-error-type ns-error-status gem-error-body gem-error-status"
 )
+REFUSAL_RULES = frozenset((*_ERROR_RULES.split(), "ns-error-status"))
+"""The rules that a reply is judged by where only a refusal is right."""
 _STREAM_ERROR_RULES = (
     "err-midstream-event err-then-done err-not-object-error err-not-error-field err-event-name "
     "msg-error-event msg-error-last gem-error-element gem-error-last"

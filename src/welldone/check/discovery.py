@@ -8,8 +8,8 @@ import math
 import msgspec
 
 from welldone.check import settings
-from welldone.check.probe_client import OVERLOAD_STATUSES, ProbeClient, ServerFacts
-from welldone.check.reply import ProbeReply, ProbeRequest
+from welldone.check.probe_client import ProbeClient, ServerFacts
+from welldone.check.reply import OVERLOAD_STATUSES, ExpectedReply, ProbeReply, ProbeRequest
 from welldone.check.settings import CHAT, GEMINI
 from welldone.gateway.model_list import detect_server_kind, parse_model_list
 from welldone.http.connect import HttpClientError
@@ -92,6 +92,8 @@ async def _first_answer(client: ProbeClient, facts: ServerFacts, names: list[str
         streamed = await _send_greeting(client, facts, _GREETING_TOKENS, stream=True)  # some servers only stream
         reply = streamed if _is_checkable(streamed) or not reply.is_ok else reply
     url, name = client.settings.url, client.settings.endpoint
+    if reply.failure and facts.model in names:
+        return facts, reply  # the probes show which requests fail
     if reply.recording.is_timed_out:
         raise CheckUnreachableError(f"{url}: a {name} request {client.timeout_message()}")
     if not reply.is_ok:
@@ -156,7 +158,13 @@ async def _send_greeting(client: ProbeClient, facts: ServerFacts, tokens: int, *
         **client.settings.extra,
     }
     path, body = dialect.write_request(body)
-    request = ProbeRequest(method="POST", path=path, body=msgspec.json.encode(body), endpoint=dialect.name)
+    request = ProbeRequest(
+        method="POST",
+        path=path,
+        body=msgspec.json.encode(body),
+        endpoint=dialect.name,
+        expected=ExpectedReply.ANSWER,
+    )
     return await _send_discovery(client, request)
 
 

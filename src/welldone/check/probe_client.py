@@ -1,6 +1,7 @@
 """HTTP client of the probes: limits concurrent requests, retries an overloaded server, gives up on a dead one."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
@@ -8,7 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from welldone import __version__
-from welldone.check.reply import ProbeRequest
+from welldone.check.reply import OVERLOAD_STATUSES, ExpectedReply, ProbeRequest
 from welldone.check.settings import CHAT, CheckSettings
 from welldone.http import recording_client
 from welldone.http.address import Address, parse_url
@@ -18,8 +19,6 @@ from welldone.http.recording_socket import RecordingSocket, open_socket
 
 MAX_REPLY_BYTES = 2 * 2**20
 """Limit of a reply. The longest answer that a probe requests has some hundred chunks of less than 1 KB."""
-OVERLOAD_STATUSES = (429, 503, 529)
-"""Statuses after which a request is retried. 529 is Anthropic's `overloaded_error`."""
 _MAX_ATTEMPTS = 4
 _DEFAULT_RETRY_S = 1.0  # without Retry-After
 _MAX_RETRY_AFTER_S = 10.0  # with a longer Retry-After the request is not retried
@@ -27,6 +26,13 @@ _RETRY_BUDGET_S = 300.0  # for all requests together: a whole run should take a 
 _FAILED_REQUESTS_LIMIT = 8
 """Requests without a complete reply after which no more are sent: twice the default concurrency. To wait for the
 timeout of every request would take half an hour."""
+_SILENT_REQUESTS = 2  # without a byte, after which a control request is sent
+_MUCH_SLOWER = 10
+"""A server that takes this many times as long as for its first answer is not just slow."""
+_CONTROL_S = 5.0  # least timeout of a control request
+_CONTROL = "control"  # its name in the server's log
+_MAX_SHOWN_CHARS = 80
+_NOT_SENT_TO_HANGING = "not sent: the server no longer answers"
 SLOW_SERVER_HINT = "the server may be slow or busy: raise --timeout"
 _NOT_SENT = f"not sent: {_FAILED_REQUESTS_LIMIT} earlier requests got no complete reply"
 
@@ -76,6 +82,15 @@ class ProbeClient:
         self._failed_requests = 0
         self._has_timed_out = False
         self._retry_waited_s = 0.0
+        self.hang: str = ""
+        """What happened to a server that answered at first and then stopped; empty if it did not."""
+        self._control: tuple[ProbeRequest, float] | None = None
+        """A plain request that was answered, and the seconds that it took."""
+        self._last_answered: tuple[ProbeRequest, str] | None = None
+        self._silent: list[tuple[ProbeRequest, str]] = []
+        """Requests without a byte of a reply since the last answer."""
+        self._is_answering = asyncio.Lock()
+        """Held while a control request runs: it decides whether others are sent."""
 
     async def send(
         self, request: ProbeRequest, probe: str, abort_when: AbortPredicate | None = None
@@ -121,28 +136,76 @@ class ProbeClient:
         self, request: ProbeRequest, probe: str, abort_when: AbortPredicate | None
     ) -> RecordedResponse:
         async with self._semaphore:
+            async with self._is_answering:
+                pass
+            if self.hang:
+                raise HttpClientError(_NOT_SENT_TO_HANGING)
             if self._failed_requests >= _FAILED_REQUESTS_LIMIT:
                 raise HttpClientError(f"{_NOT_SENT}; {SLOW_SERVER_HINT}" if self._has_timed_out else _NOT_SENT)
-            timeouts = self.settings.timeouts
             try:
-                recording = await self._record_response(
-                    self._root if request.is_root else self.address,
-                    request.method,
-                    request.path,
-                    body=request.body,
-                    headers=(_user_agent(probe), *request.headers),
-                    timeout_s=timeouts.reply_s,
-                    idle_timeout_s=timeouts.reply_s,
-                    limit_bytes=MAX_REPLY_BYTES,
-                    after_done_s=timeouts.after_done_s,
-                    leave=abort_when,
-                )
+                recording = await self._record(request, probe, self.settings.timeouts.reply_s, abort_when)
             except HttpClientError:
                 self._failed_requests += 1
                 raise
             self._failed_requests += recording.is_abandoned
             self._has_timed_out = self._has_timed_out or recording.is_timed_out
+            if recording.is_timed_out and recording.status is None:
+                self._silent.append((request, probe))
+                if len(self._silent) == _SILENT_REQUESTS:
+                    await self._send_control()
+            elif not recording.is_abandoned:
+                self._silent.clear()
+                self._last_answered = request, probe
+                if self._control is None and request.expected is ExpectedReply.ANSWER and recording.status == 200:
+                    self._control = request, recording.ended_s
             return recording
+
+    async def _record(
+        self, request: ProbeRequest, probe: str, timeout_s: float, abort_when: AbortPredicate | None = None
+    ) -> RecordedResponse:
+        return await self._record_response(
+            self._root if request.is_root else self.address,
+            request.method,
+            request.path,
+            body=request.body,
+            headers=(_user_agent(probe), *request.headers),
+            timeout_s=timeout_s,
+            idle_timeout_s=timeout_s,
+            limit_bytes=MAX_REPLY_BYTES,
+            after_done_s=self.settings.timeouts.after_done_s,
+            leave=abort_when,
+        )
+
+    async def _send_control(self) -> None:
+        """Repeat a request that was answered before. If it is silent as well, the server hangs."""
+        limit_s = self.settings.timeouts.reply_s
+        if self._control is None or self._last_answered is None or self._control[1] * _MUCH_SLOWER > limit_s:
+            return  # the server may just be slow
+        (request, quick_s), first, last = self._control, self._silent[0], self._last_answered
+        async with self._is_answering:
+            repeated = await self._record(request, _CONTROL, min(limit_s, max(_CONTROL_S, quick_s * _MUCH_SLOWER)))
+            if repeated.status is not None or not repeated.is_timed_out:
+                self._silent.clear()
+                return
+            self.hang = self.settings.secrets.redact(
+                f"the server answered until {self._describe(*first)}, and nothing since: a request that it answered "
+                f"before gets no reply either, so it needs a restart; its last answer was to {self._describe(*last)}"
+            )
+
+    def _describe(self, request: ProbeRequest, probe: str) -> str:
+        """A request in a few words: how it differs from a usual one, and its probe."""
+        fields, usual = request.json, self._control[0].json if self._control else None
+        shown = f"{request.method} {request.path}"
+        if request.expected is ExpectedReply.ANSWER:
+            shown = "a valid request"
+        elif fields is None and request.body is not None:
+            shown = f"the body {request.body[:_MAX_SHOWN_CHARS].decode('utf-8', 'replace')!r}"
+        elif fields is not None and usual is not None:
+            changed = {name: value for name, value in fields.items() if usual.get(name) != value}
+            texts = [f"{name}: {json.dumps(value)}" for name, value in changed.items() if not isinstance(value, bool)]
+            texts += [f"no {self.settings.dialect.input_field}"] * (self.settings.dialect.input_field not in fields)
+            shown = f"`{', '.join(texts)[:_MAX_SHOWN_CHARS]}`" if texts else shown
+        return f"{shown} ({probe})"
 
 
 def root_of(prefix: str) -> str:

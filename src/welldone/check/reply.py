@@ -7,6 +7,7 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable
+from enum import Enum, auto
 from functools import cached_property
 from itertools import accumulate, pairwise
 from operator import itemgetter
@@ -31,11 +32,23 @@ SPECIAL_TOKENS = re.compile(
 """Special tokens of chat templates and tokenizers, which must not reach a client. No pattern matches normal text."""
 
 
+OVERLOAD_STATUSES = (429, 503, 529)
+"""Statuses after which a request is retried. 529 is Anthropic's `overloaded_error`."""
 _MAX_ERROR_CHARS = 160  # of a server's error message that is quoted in a line
 
 
 RequestHeaders: TypeAlias = tuple[tuple[str, str | None], ...]
 """A header without a value is not sent, although the client usually sends it."""
+
+
+class ExpectedReply(Enum):
+    """What a correct server may reply to a request."""
+
+    ANY = auto()
+    ANSWER = auto()
+    """An answer, or a refusal by a server that lacks the feature. An error is a failure."""
+    REFUSAL = auto()
+    """A refusal. A server may still answer, and that answer has no rules of its own."""
 
 
 class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +62,7 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
     is_root: bool = False
     endpoint: str = "chat"
     """The endpoint whose rules apply to the reply."""
+    expected: ExpectedReply = ExpectedReply.ANY
     is_socket: bool = False
     """Send the body as a message on a WebSocket. Rules about HTTP and SSE do not apply to the reply."""
 
@@ -127,11 +141,38 @@ class ProbeReply:
     @property
     def error_summary(self) -> str:
         """Status and error message in one line."""
-        error = self.json.get("error", self.json)
-        text = as_text(error if isinstance(error, str) else as_object(error).get("message"))
-        text = text or self.recording.body[:1000].decode("utf-8", "replace")
-        shown = single_line(text, _MAX_ERROR_CHARS)
+        shown = self._error_message
         return f"{self.status}: {shown}" if shown else f"status {self.status}"
+
+    @property
+    def _error_message(self) -> str:
+        value = self._error or self.json
+        error = value.get("error", value)
+        text = as_text(error if isinstance(error, str) else as_object(error).get("message"))
+        return single_line(text or self.recording.body[:1000].decode("utf-8", "replace"), _MAX_ERROR_CHARS)
+
+    @property
+    def _error(self) -> dict[str, Any]:
+        """The error in a reply with status 2xx; empty if there is none."""
+        if self.view.is_error_reply:
+            return self.view.reply_object
+        # A failed Response has its error inside, and its stream may have no other.
+        end = self.view.responses_stream.end_event if self.is_stream else None
+        response = self.view.reply_object if end is None else end.response
+        errors = [as_object(message.json) for message in self.view.all_errors]
+        return next(iter(errors), response if response.get("status") == "failed" else {})
+
+    @cached_property
+    def failure(self) -> str:
+        """The message of the error in which an answer ended; empty for an answer and for a refusal.
+
+        A 4xx and 501 refuse the request, and an overloaded server can answer it later.
+        """
+        status = self.status or 0
+        if self.request.expected is not ExpectedReply.ANSWER or status in (501, *OVERLOAD_STATUSES):
+            return ""
+        is_failed = status >= 500 or (self.is_ok and bool(self._error))
+        return (self._error_message or f"status {status}") if is_failed else ""
 
     # ---- content
 

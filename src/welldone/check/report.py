@@ -35,6 +35,8 @@ class Verdict(StrEnum):
     """The server refuses the request or lacks the feature."""
     NOT_APPLICABLE = "not_applicable"
     """No reply contained what the rule is about."""
+    ERROR = "error"
+    """Answers ended in an error, and what arrived breaks no client."""
     TIMED_OUT = "timed_out"
     """A reply was incomplete at the timeout, and what arrived breaks no rule. The real verdict is unknown."""
 
@@ -69,12 +71,14 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     verdict: Verdict
     reason: str = ""
-    """Why it is unsupported, not applicable or timed out."""
+    """Why it is unsupported, not applicable or timed out, or the error in which an answer ended."""
     requests: int
     rules: int
     """Number of rules that were judged."""
     broken: tuple[str, ...]
     """Ids of the broken rules."""
+    failed_answers: int = 0
+    """Answers that ended in an error."""
     is_incomplete: bool = False
     """Whether a reply is missing or incomplete. The run does not pass then."""
     is_timed_out: bool = False
@@ -145,10 +149,24 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     passed: bool
     """Whether the exit code is 0. It depends on `verdict`, `is_strict` and the baseline; an interrupted run and a run
     with missing replies do not pass."""
+    headline: str = ""
+    """The result in a sentence: the first line of every format."""
+    answers: int = 0
+    """Replies to requests that a server must answer, without refusals."""
+    failed_answers: int = 0
+    """Those of them that ended in an error."""
+    failures: tuple[str, ...] = ()
+    """The messages of these errors, the most frequent first."""
+    hang: str = ""
+    """What happened to a server that answered at first and then no more. The probes after that are missing."""
+    stale: tuple[str, ...] = ()
+    """Rules of the baseline that are judged and no longer broken. The run does not pass until they are removed."""
     timeout_s: float = 60.0
     """Timeout of a reply."""
     is_interrupted: bool = False
     """Whether the run was interrupted. The report covers what was done by then."""
+    is_partial: bool = False
+    """Whether probes did not run: the run was interrupted, or the server stopped to answer."""
     docs_url: str = ""
     """Address of the documentation site, which has a page per rule; empty if it is not known."""
     cost: RunCost

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -12,15 +13,17 @@ from welldone import __version__
 from welldone.check import repro, trace_files
 from welldone.check.applicability import NO_APPLICABLE_REPLY, UNCOVERED, not_applicable_reason
 from welldone.check.discovery import CheckUnreachableError, discover
-from welldone.check.probe_client import ProbeClient, RecordResponse, ServerFacts
+from welldone.check.probe_client import SLOW_SERVER_HINT, ProbeClient, RecordResponse, ServerFacts
 from welldone.check.probes import PROBES_BY_DIALECT
 from welldone.check.reply import ProbeReply
 from welldone.check.report import Finding, ProbeResult, Report, RuleResult, RunCost, Verdict
+from welldone.check.reports import text
 from welldone.check.selection import rules_for_client
-from welldone.check.session import NotApplicableError, Probe, ProbeViolation, Session, UnsupportedError
+from welldone.check.session import ENDED_IN_ERROR, NotApplicableError, Probe, ProbeViolation, Session, UnsupportedError
 from welldone.check.settings import CheckSettings
 from welldone.http import recording_client
 from welldone.protocol.catalog import RULES, Severity
+from welldone.reporting import pluralize
 from welldone.rules.judge import LintFinding
 
 
@@ -37,12 +40,7 @@ class NothingToCheckError(Exception):
     """No rule was judged. The message is the reason."""
 
 
-class InterruptedCheckError(Exception):
-    """The run was interrupted before any rule was judged."""
-
-
 ResultT = TypeVar("ResultT")
-_INTERRUPTED_EARLY = "interrupted before any rule was judged"
 ProgressCallback = Callable[[CheckProgress], None]
 _SEVERITY_ORDER = [severity.value for severity in Severity]
 _CATALOGUE_ORDER = {rule: number for number, rule in enumerate(RULES)}
@@ -83,7 +81,6 @@ async def check(
     Raises:
         CheckUnreachableError: the server cannot be checked.
         NothingToCheckError: no probe or no rule is selected, or no rule was judged.
-        InterruptedCheckError: `stop` was set before any rule was judged.
         ValueError: the URL, the key or a header is invalid.
         OSError: the traces cannot be written.
     """
@@ -100,22 +97,33 @@ async def check(
         facts = await _run_until(stop, discover(client))
     except CheckUnreachableError as error:  # the message may quote the server, which may quote the key
         raise CheckUnreachableError(settings.secrets.redact(str(error))) from None
-    if facts is None:
-        raise InterruptedCheckError(_INTERRUPTED_EARLY)
+    facts = facts or ServerFacts(model=settings.model or "")  # interrupted
     outcomes = [ProbeOutcome(probe, Session(client, facts, probe.name, rule_ids)) for probe in selected]
     await _run_until(stop, _run_probes(outcomes, settings, on_progress))
     if settings.record is not None:
         for outcome in outcomes:
             trace_files.write_traces(settings.record, outcome.probe.name, outcome.session.replies, settings.secrets)
-    _require_judged(settings, outcomes)
-    findings = _build_findings(outcomes, settings, facts)
     is_interrupted = not all(outcome.is_finished for outcome in outcomes)
+    is_partial = is_interrupted or bool(client.hang)
+    if not is_partial:
+        _require_judged(settings, outcomes)
+    for outcome in outcomes:
+        outcome.early_reason = outcome.early_reason.removesuffix(f"; {SLOW_SERVER_HINT}" if client.hang else "")
+    findings = _build_findings(outcomes, settings, facts)
     is_timed_out = any(outcome.session.is_timed_out for outcome in outcomes)
     is_incomplete = any(outcome.session.is_incomplete for outcome in outcomes)
     verdict = _verdict_for(finding.severity for finding in findings)
     new_verdict = _verdict_for(finding.severity for finding in findings if finding.is_new)
     is_passed = new_verdict is Verdict.PASS or (new_verdict is Verdict.WARN and not settings.is_strict)
-    return Report(
+    failures = Counter(failure for outcome in outcomes for failure in outcome.session.failures)
+    if failures and verdict is not Verdict.FAIL:
+        verdict = Verdict.ERROR
+    elif is_timed_out and not findings:
+        verdict = Verdict.TIMED_OUT
+    rules, known = _rule_results(outcomes, rule_ids), settings.known or frozenset()
+    passing = {rule.id for rule in rules if rule.verdict is Verdict.PASS}
+    stale = [] if is_partial or is_incomplete or failures else [rule for rule in RULES if rule in passing & known]
+    report = Report(
         tool=__version__,
         date=date,
         url=settings.url,
@@ -124,16 +132,23 @@ async def check(
         endpoint=settings.endpoint,
         profile=settings.profile,
         is_strict=settings.is_strict,
-        verdict=Verdict.TIMED_OUT if is_timed_out and not findings else verdict,
-        passed=is_passed and not is_incomplete and not is_interrupted,
+        verdict=verdict,
+        passed=is_passed and not (is_incomplete or is_partial or failures or stale),
+        hang=client.hang,
+        stale=tuple(stale),
+        answers=sum(len(outcome.session.answers) for outcome in outcomes),
+        failed_answers=failures.total(),
+        failures=tuple(failure for failure, _ in failures.most_common()),
         timeout_s=settings.timeouts.reply_s,
         is_interrupted=is_interrupted,
+        is_partial=is_partial,
         docs_url=settings.docs_url,
         cost=_run_cost(outcomes, time.monotonic() - started),
         probes=tuple(map(_probe_result, outcomes)),
-        rules=_rule_results(outcomes, rule_ids),
+        rules=rules,
         findings=findings,
     )
+    return msgspec.structs.replace(report, headline=text.headline(report))
 
 
 def select_probes(settings: CheckSettings, probes: Sequence[Probe]) -> list[Probe]:
@@ -168,10 +183,8 @@ def select_rules(settings: CheckSettings) -> frozenset[str]:
 
 
 def _require_judged(settings: CheckSettings, outcomes: Sequence[ProbeOutcome]) -> None:
-    if any(outcome.session.judged for outcome in outcomes):
+    if any(outcome.session.judged or outcome.session.failures for outcome in outcomes):
         return
-    if not all(outcome.is_finished for outcome in outcomes):
-        raise InterruptedCheckError(_INTERRUPTED_EARLY)
     reason = next((outcome.reason for outcome in outcomes if outcome.reason), NO_APPLICABLE_REPLY)
     if any(outcome.session.is_incomplete for outcome in outcomes):
         raise CheckUnreachableError(f"{settings.url}: {reason}")
@@ -239,6 +252,7 @@ def _probe_result(outcome: ProbeOutcome) -> ProbeResult:
         requests=len(session.replies),
         rules=len(session.judged),
         broken=tuple(dict.fromkeys(violation.rule for violation in session.violations)),
+        failed_answers=len(session.failures),
         is_incomplete=session.is_incomplete,
         is_timed_out=session.is_timed_out,
         causes=tuple(dict.fromkeys(violation.rule for violation in session.violations if violation.cause is None)),
@@ -248,8 +262,11 @@ def _probe_result(outcome: ProbeOutcome) -> ProbeResult:
 
 def _probe_verdict(outcome: ProbeOutcome) -> tuple[Verdict, str]:
     session = outcome.session
+    verdict = _verdict_for(violation.severity for violation in session.violations)
+    if session.failures and verdict is not Verdict.FAIL:
+        return Verdict.ERROR, f"{ENDED_IN_ERROR}: {session.failures[0]}"
     if session.violations:
-        return _verdict_for(violation.severity for violation in session.violations), outcome.reason
+        return verdict, outcome.reason
     if session.is_timed_out:
         return Verdict.TIMED_OUT, outcome.reason
     if outcome.reason:
@@ -340,7 +357,9 @@ def _not_judged(rule: str, outcomes: Sequence[ProbeOutcome]) -> tuple[Verdict, s
         if not outcome.is_supported:
             return Verdict.UNSUPPORTED, outcome.reason
     reasons = [outcome.session.inapplicable.get(rule) or outcome.reason for outcome in probed]
-    return Verdict.NOT_APPLICABLE, next(filter(None, reasons), None) or not_applicable_reason(rule)
+    failures = sum(len(outcome.session.failures) for outcome in outcomes)
+    also = f"; {pluralize(failures, 'answer')} ended in an error" if failures else ""
+    return Verdict.NOT_APPLICABLE, next(filter(None, reasons), None) or f"{not_applicable_reason(rule)}{also}"
 
 
 def _run_cost(outcomes: Sequence[ProbeOutcome], seconds: float) -> RunCost:

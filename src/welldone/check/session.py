@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from welldone.check.applicability import applicable_rules
-from welldone.check.probe_client import OVERLOAD_STATUSES, AbortPredicate, ProbeClient, ServerFacts
-from welldone.check.reply import ProbeReply, ProbeRequest, RequestHeaders
+from welldone.check.applicability import REFUSAL_RULES, applicable_rules
+from welldone.check.probe_client import AbortPredicate, ProbeClient, ServerFacts
+from welldone.check.reply import OVERLOAD_STATUSES, ExpectedReply, ProbeReply, ProbeRequest, RequestHeaders
 from welldone.check.settings import CheckDialect, Timeouts
 from welldone.check.socket_reply import as_response, is_event, is_last_message
 from welldone.http.connect import HttpClientError
@@ -30,6 +30,7 @@ KEEPALIVE_RULE = "live-keepalive-in-silence"
 NOT_REPRODUCIBLE = "the server gives different answers at temperature 0"
 """Reason of a probe that compares answers."""
 
+ENDED_IN_ERROR = "the answer ended in an error"
 COMPLETIONS_PATH = "/completions"
 _HTTP_FAMILIES = ("http", "sse", "end")
 """Families of rules that do not apply to messages of a WebSocket."""
@@ -74,6 +75,18 @@ class Session:
         self._rule_ids = rule_ids
 
     @property
+    def answers(self) -> list[ProbeReply]:
+        """Replies to the requests that a server must answer, without refusals."""
+        answerable = [reply for reply in self.replies if reply.request.expected is ExpectedReply.ANSWER]
+        return [reply for reply in answerable if reply.is_ok or reply.failure]
+
+    @property
+    def failures(self) -> list[str]:
+        """The errors in which answers ended."""
+        redact = self._client.settings.secrets.redact
+        return [redact(reply.failure) for reply in self.answers if reply.failure]
+
+    @property
     def has_key(self) -> bool:
         """Whether requests carry a key."""
         return self._client.address.key is not None
@@ -110,7 +123,7 @@ class Session:
             **members,
         }
         path, body = (COMPLETIONS_PATH, body) if is_completion else self.dialect.write_request(body)
-        return await self.post(path, body, headers=headers, abort_when=abort_when)
+        return await self.post(path, body, headers=headers, abort_when=abort_when, expected=ExpectedReply.ANSWER)
 
     async def answer(self, content: str | list[Any], /, **options: Any) -> ProbeReply:  # noqa: ANN401 - of `generate`
         """The reply to `generate`, which must be 2xx; raises like `require_ok`."""
@@ -128,13 +141,16 @@ class Session:
         *,
         headers: RequestHeaders = (),
         abort_when: AbortPredicate | None = None,
+        expected: ExpectedReply = ExpectedReply.ANY,
     ) -> ProbeReply:
         """Send a JSON body without the fields whose value is `...`, or raw bytes."""
         if isinstance(body, dict):
             fields = {name: value for name, value in body.items() if value is not ...}
             body = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
         endpoint = "completions" if path == COMPLETIONS_PATH else self.dialect.name
-        request = ProbeRequest(method="POST", path=path, body=body, headers=headers, endpoint=endpoint)
+        request = ProbeRequest(
+            method="POST", path=path, body=body, headers=headers, endpoint=endpoint, expected=expected
+        )
         return await self.send(request, abort_when=abort_when)
 
     async def list_models(self) -> ProbeReply:
@@ -193,17 +209,29 @@ class Session:
         return reply
 
     def require_ok(self, reply: ProbeReply) -> ProbeReply:
-        """Return the reply if its status is 2xx.
+        """Return the reply if its status is 2xx and it is no error.
 
         Raises:
             UnsupportedError: the server refused the request.
             NotApplicableError: the server failed or is overloaded.
         """
-        if reply.is_ok:
-            return reply
-        if reply.status is None or reply.status >= 500 or reply.status == 429:
+        if not self.require_served(reply).is_ok:
+            raise UnsupportedError(reply.error_summary)
+        return reply
+
+    def require_served(self, reply: ProbeReply) -> ProbeReply:
+        """Return the reply if it is an answer or a refusal.
+
+        Raises:
+            NotApplicableError: the server failed or is overloaded.
+        """
+        if reply.failure:
+            raise NotApplicableError(f"{ENDED_IN_ERROR}: {reply.failure}")
+        if reply.status in OVERLOAD_STATUSES:
+            self.is_incomplete = True
+        if reply.status is None or reply.status == 429 or (reply.status >= 500 and reply.status != 501):
             raise NotApplicableError(reply.error_summary)
-        raise UnsupportedError(reply.error_summary)
+        return reply
 
     # ---- rules
 
@@ -250,6 +278,8 @@ class Session:
         rule_ids = self._rule_ids
         if reply.request.is_socket:
             rule_ids = frozenset(rule for rule in rule_ids if RULES[rule].family not in _HTTP_FAMILIES)
+        if reply.request.expected is ExpectedReply.REFUSAL and reply.is_ok:
+            rule_ids &= REFUSAL_RULES
         self.judged |= applicable_rules(reply.view) & rule_ids
         report = judge(reply.trace, rule_ids)
         self.counts.update(report.counts)
@@ -263,7 +293,7 @@ class Session:
             if not reply.is_partial:
                 observed = reply.recording.error or "no reply"
                 self.check_rule(REFUSED_4XX_RULE, reply, False, observed, expected, severity=Severity.BREAKS)
-        elif reply.status >= 400 and reply.status not in OVERLOAD_STATUSES:
+        elif reply.status >= 400 and reply.status not in OVERLOAD_STATUSES and not reply.failure:
             self.check_rule(REFUSED_4XX_RULE, reply, reply.status < 500, reply.error_summary, expected)
         limit_s = self.timeouts.silence_s
         if reply.status is not None and reply.is_stream and reply.recording.ended_s >= limit_s:

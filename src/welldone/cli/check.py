@@ -38,9 +38,8 @@ from welldone.check.prescription import render_lines
 from welldone.check.probes import PROBES_BY_DIALECT
 from welldone.check.report import Report
 from welldone.check.reports import machine, renderers, text
-from welldone.check.reports.text import is_failing
 from welldone.check.repro import AUTHORIZATION
-from welldone.check.run import CheckProgress, InterruptedCheckError, NothingToCheckError, ProgressCallback, check
+from welldone.check.run import CheckProgress, NothingToCheckError, ProgressCallback, check
 from welldone.check.selection import PROFILES, parse_extra_members, parse_probe_names, parse_profile, parse_rule_ids
 from welldone.check.settings import DIALECTS, CheckSettings, Timeouts
 from welldone.cli import captures, option_types, ui
@@ -112,9 +111,9 @@ def run(arguments: list[str]) -> ExitCode:
         check_report_path(path, renderers.RENDERERS)
     try:
         report = asyncio.run(_run_check(settings))
-    except (CheckUnreachableError, InterruptedCheckError) as error:
+    except CheckUnreachableError as error:
         ui.print_note(f"welldone check: {error}")
-        return ExitCode.INTERRUPTED if isinstance(error, InterruptedCheckError) else ExitCode.UNREACHABLE
+        return ExitCode.UNREACHABLE
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     except NothingToCheckError as error:
@@ -134,8 +133,7 @@ def _exit_code(report: Report) -> ExitCode:
         return ExitCode.OK
     if report.is_interrupted:
         return ExitCode.INTERRUPTED
-    # Without such a finding, the run did not pass because of missing replies.
-    return ExitCode.FAILED if any(is_failing(report, finding) for finding in report.findings) else ExitCode.UNREACHABLE
+    return ExitCode.FAILED if text.is_failed(report) else ExitCode.UNREACHABLE
 
 
 def _parser() -> CommandParser:

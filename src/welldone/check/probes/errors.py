@@ -10,8 +10,14 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from welldone.check import settings
-from welldone.check.probe_client import OVERLOAD_STATUSES
-from welldone.check.reply import ProbeReply, ProbeRequest, RequestFunction, RequestHeaders
+from welldone.check.reply import (
+    OVERLOAD_STATUSES,
+    ExpectedReply,
+    ProbeReply,
+    ProbeRequest,
+    RequestFunction,
+    RequestHeaders,
+)
 from welldone.check.session import REFUSED_4XX_RULE, NotApplicableError, Probe, Session, UnsupportedError
 from welldone.rules.view.choices import as_list, as_object, is_int
 
@@ -60,7 +66,10 @@ async def _send_bad_bodies(session: Session) -> None:
     path, fields = session.dialect.write_request(_valid_body(session))
     valid = json.dumps(fields).encode()
     for body in (*_BAD_BODIES, valid.replace(settings.HELLO_PROMPT.encode(), b"\xff\xfe")):
-        await session.post(path, body, abort_when=_is_stream_too_long)
+        reply = await session.post(path, body, abort_when=_is_stream_too_long, expected=ExpectedReply.REFUSAL)
+        if reply.is_ok and reply.choices and body in _BAD_BODIES:
+            observed = f"{reply.status}: an answer to the body {body.decode()!r}"
+            session.check_rule(REFUSED_4XX_RULE, reply, False, observed, "a 4xx with the reason")
 
 
 async def _send_bad_conversations(session: Session) -> None:
@@ -112,12 +121,12 @@ async def _send_image(session: Session) -> None:
         text["type"] = "input_text" if dialect == "responses" else "text"
     content = [text, _IMAGE_PARTS[dialect]]
     conversation: list[JsonFields] = [{"role": "user", "parts" if dialect == "gemini" else "content": content}]
-    await _send_bad_request(session, session.dialect.prompt_members(conversation))
+    await _send_bad_request(session, session.dialect.prompt_members(conversation), expected=ExpectedReply.ANY)
 
 
 async def _send_long_prompt(session: Session) -> None:
     context = await _context_tokens(session)
-    await _send_bad_request(session, session.dialect.prompt_members("a " * (2 * context)))
+    await _send_bad_request(session, session.dialect.prompt_members("a " * (2 * context)), expected=ExpectedReply.ANY)
 
 
 async def _context_tokens(session: Session) -> int:
@@ -139,9 +148,14 @@ async def _context_tokens(session: Session) -> int:
     return context
 
 
-async def _send_bad_request(session: Session, members: JsonFields, headers: RequestHeaders = ()) -> ProbeReply:
+async def _send_bad_request(
+    session: Session,
+    members: JsonFields,
+    headers: RequestHeaders = (),
+    expected: ExpectedReply = ExpectedReply.REFUSAL,
+) -> ProbeReply:
     path, body = session.dialect.write_request(_valid_body(session) | members)
-    return await session.post(path, body, headers=headers, abort_when=_is_stream_too_long)
+    return await session.post(path, body, headers=headers, abort_when=_is_stream_too_long, expected=expected)
 
 
 def _valid_body(session: Session) -> JsonFields:
@@ -160,7 +174,8 @@ def _bad_request_probe(name: str, description: str, send: Callable[[Session], Aw
         if REFUSED_4XX_RULE not in session.judged:
             session.not_applicable(REFUSED_4XX_RULE, "the server refused no request")
 
-    return Probe(f"mistakes-{name}", description, run, (REFUSED_4XX_RULE,))
+    # One at a time: if one of them stops the server, it is known which.
+    return Probe(f"mistakes-{name}", description, run, (REFUSED_4XX_RULE,), is_exclusive=True)
 
 
 BAD_REQUEST_PROBES, BAD_INPUT_PROBES, BAD_CONTENTS_PROBES = (
@@ -247,9 +262,7 @@ async def _check_accept(session: Session, *, stream: bool) -> None:
         expected, other, usual = _A_STREAM, usual, other
     request = partial(session.generate, settings.HELLO_PROMPT, stream=stream, max_tokens=_ANSWER_TOKENS)
     reply = await request(headers=(("Accept", other),))
-    if reply.status is not None and (reply.status == 429 or reply.status >= 500):
-        raise NotApplicableError(reply.error_summary)
-    kind = _body_kind(reply)
+    kind = _body_kind(session.require_served(reply))
     if kind != expected:
         # The header is the cause only if the reply is correct with the usual one.
         repeated = session.require_ok(await request(headers=(("Accept", usual),)))

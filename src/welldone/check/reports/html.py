@@ -30,12 +30,11 @@ def render_html(report: Report) -> str:
 
 
 def _html_header(report: Report) -> Element:
-    passed = text.pass_reason(report) or ("passed" if report.passed else "not passed")
-    facts = [text.format_totals(report), text.judging_terms(report), text.not_judged_summary(report), passed]
-    verdict = element("span", text.verdict_summary(report), class_=_verdict_class(report.verdict))
+    facts = [text.format_totals(report), text.judging_terms(report), text.not_judged_summary(report)]
+    verdict = element("span", text.headline(report), class_=_verdict_class(report.verdict))
     return element(
         "header",
-        element("h1", "welldone check: ", verdict),
+        element("h1", "welldone check ", verdict),
         element("p", *text.about_server(report)),
         element("p", "; ".join(filter(None, facts))),
         element("p", f"{report.date}, welldone {report.tool}", class_="quiet"),

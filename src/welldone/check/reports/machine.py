@@ -39,6 +39,10 @@ def _badge_text(report: Report) -> tuple[str, str]:
     """Text and colour of the right half. The text is not from the server."""
     if report.verdict is Verdict.FAIL:
         return f"{pluralize(len(report.root_causes), 'rule')} broken", _VERDICT_COLORS[Verdict.FAIL]
+    if report.hang:
+        return "stopped answering", _VERDICT_COLORS[Verdict.FAIL]
+    if report.failed_answers:
+        return f"{report.failed_answers} of {pluralize(report.answers, 'answer')} failed", _VERDICT_COLORS[Verdict.FAIL]
     if report.is_interrupted:
         return "interrupted", _GREY
     if any(probe.is_timed_out for probe in report.probes):
@@ -75,7 +79,19 @@ def render_junit(report: Report) -> str:
     """One suite with a case for each probe and each rule. Findings that do not fail the check are output of a case."""
     report = sanitize_report(report)
     cases = [*_probe_cases(report), *_rule_cases(report)]
-    values = {"url": report.url, "model": report.model, "server": report.server, "welldone": report.tool}
+    result = text.headline(report)
+    kind = "failure" if text.is_failed(report) else "error"
+    failure = [] if report.passed else [element(kind, message=result, type=report.verdict)]
+    cases.insert(
+        0, element("testcase", *failure, classname="welldone", name="result", time=f"{report.cost.seconds:.3f}")
+    )
+    values = {
+        "result": result,
+        "url": report.url,
+        "model": report.model,
+        "server": report.server,
+        "welldone": report.tool,
+    }
     outcomes = {"failures": "failure", "errors": "error", "skipped": "skipped"}
     counts = {name: str(sum(case.find(tag) is not None for case in cases)) for name, tag in outcomes.items()}
     properties = (element("property", name=name, value=value) for name, value in values.items())
@@ -116,6 +132,8 @@ def _rule_cases(report: Report) -> list[Element]:
         findings = broken.get(rule.id, [])
         message = f"{rule.summary}: {'; '.join(map(format_location, findings))}"
         outcome = _case_outcome(report, rule.verdict, rule.reason, findings, message)
+        if rule.id in report.stale:
+            outcome = [element("failure", message="no longer broken, but still listed as known", type="stale")]
         cases.append(element("testcase", *outcome, classname="welldone.rule", name=rule.id, time="0"))
     return cases
 
@@ -123,6 +141,8 @@ def _rule_cases(report: Report) -> list[Element]:
 def _case_outcome(
     report: Report, verdict: Verdict, reason: str, findings: Sequence[Finding], message: str
 ) -> list[Element]:
+    if verdict is Verdict.ERROR:
+        return [element("failure", message=reason, type=verdict)]
     if verdict not in JUDGED_VERDICTS:
         return [element("skipped", message=f"{verdict.label}: {reason}" if reason else verdict.label)]
     output = "\n\n".join("\n".join(text.finding_lines(report, [finding], 0)) for finding in findings)
@@ -157,8 +177,8 @@ def _sarif_invocation(report: Report) -> dict[str, Any]:
     """Whether the run was complete, with a notification for each incomplete probe."""
     incomplete = [probe for probe in report.probes if probe.is_incomplete]
     notes = [{"level": "error", "message": {"text": f"{probe.name}: {probe.reason}"}} for probe in incomplete]
-    if report.is_interrupted:
-        notes.append({"level": "error", "message": {"text": text.pass_reason(report)}})
+    if report.is_partial or report.failed_answers or report.stale:
+        notes.insert(0, {"level": "error", "message": {"text": text.headline(report)}})
     return {"executionSuccessful": not notes, "toolExecutionNotifications": notes}
 
 

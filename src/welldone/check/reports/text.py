@@ -3,7 +3,7 @@
 The functions before `render_terminal` format counts, positions and summaries for all report formats.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import TypeAlias
 from xml.etree.ElementTree import Element
@@ -17,6 +17,7 @@ from welldone.reporting import as_html, code, element, follow_summary, format_ta
 
 JUDGED_VERDICTS = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
 _MAX_NAMES = 5  # probe names in a line
+_MAX_FAILURES = 2  # error messages in a line
 MAX_REPORT_TEXT_CHARS = 10_000
 """Limit of one text. Quotes of a reply are far shorter; a curl command has up to some thousand characters."""
 
@@ -57,7 +58,7 @@ def probe_summary(probe: ProbeResult) -> str:
         causes = probe.causes or probe.broken
         others = len(probe.broken) - len(causes)
         consequences = f" (and {others} that {'follows' if others == 1 else 'follow'})" if others else ""
-        reason = f"; {probe.reason}" if probe.is_incomplete else ""
+        reason = f"; {probe.reason}" if probe.is_incomplete or probe.failed_answers else ""
         return f"{len(causes)} of {pluralize(probe.rules, 'rule')}: {', '.join(causes)}{consequences}{reason}"
     return pluralize(probe.rules, "rule") if probe.verdict in JUDGED_VERDICTS else probe.reason
 
@@ -89,18 +90,17 @@ def format_totals(report: Report) -> str:
     return ", ".join(parts)
 
 
-def verdict_summary(report: Report) -> str:
-    """The verdict, with the number of broken rules by severity."""
+def broken_summary(report: Report) -> str:
+    """The number of broken rules by severity."""
     broken = report.root_causes
     if not broken:
-        return report.verdict.label
+        return "no rule broken"
     others = len(report.findings_by_rule) - len(broken)
-    consequences = follow_summary(others, len(broken))
     severities = [findings[0].severity for findings in broken.values()]
     by_severity = ", ".join(f"{severities.count(severity)} {severity}" for severity in dict.fromkeys(severities))
     known = sum(not any(finding.is_new for finding in findings) for findings in broken.values())
     counts = f"{pluralize(len(broken), 'rule')} broken ({by_severity}{f'; {known} known' if known else ''})"
-    return f"{report.verdict.label}, {counts}{consequences}"
+    return f"{counts}{follow_summary(others, len(broken))}"
 
 
 def not_judged_summary(report: Report) -> str:
@@ -110,21 +110,41 @@ def not_judged_summary(report: Report) -> str:
     return f"{' and '.join(parts)} of {pluralize(len(report.rules), 'rule')}" if parts else ""
 
 
-def pass_reason(report: Report) -> str:
-    """Why the check passes or not, where the verdict alone does not explain it."""
+def is_failed(report: Report) -> bool:
+    """Whether the server has failed the check, unlike a run that is incomplete."""
+    return bool(report.hang or report.failed_answers or report.stale) or any(
+        is_failing(report, finding) for finding in report.findings
+    )
+
+
+def headline(report: Report) -> str:
+    """The result in a line: whether the check passed, and all that decided it."""
+    outcome = "passed" if report.passed else "failed" if is_failed(report) else "not passed"
+    return f"{'partial' if report.is_interrupted else outcome}: {'; '.join(_outcome_reasons(report))}"
+
+
+def _outcome_reasons(report: Report) -> Iterator[str]:
+    if report.hang:
+        yield report.hang
     if report.is_interrupted:
-        return "not passed: the check was interrupted before all probes had run"
-    timed_out = [probe.name for probe in report.probes if probe.is_timed_out]
-    if timed_out:
-        return f"not passed: {_join_names(timed_out)} timed out after {report.timeout_s:g} s; {SLOW_SERVER_HINT}"
-    incomplete = [probe.name for probe in report.probes if probe.is_incomplete]
-    if incomplete:
-        return f"not passed: no complete reply to {_join_names(incomplete)}"
-    if not report.passed and report.verdict is Verdict.WARN:
-        return "not passed: with --strict every broken rule counts"
-    if report.passed and report.findings and not any(finding.is_new for finding in report.findings):
-        return "passed: every broken rule is in the baseline"
-    return ""
+        yield "the check was interrupted before all probes had run"
+    if report.failed_answers:
+        shown = "; ".join(report.failures[:_MAX_FAILURES]) + ("; …" if len(report.failures) > _MAX_FAILURES else "")
+        yield f"{report.failed_answers:,} of {pluralize(report.answers, 'answer')} ended in an error: {shown}"
+    if report.findings or report.passed:
+        yield broken_summary(report)
+    if report.findings and not any(finding.is_new for finding in report.findings):
+        yield "every broken rule is in the baseline"
+    if not report.passed and report.is_strict and report.verdict is Verdict.WARN:
+        yield "with --strict every broken rule counts"
+    if report.stale:
+        yield f"no longer broken, but still listed as known: {', '.join(report.stale)}"
+    if report.hang:
+        return
+    if timed_out := [probe.name for probe in report.probes if probe.is_timed_out]:
+        yield f"{_join_names(timed_out)} timed out after {report.timeout_s:g} s; {SLOW_SERVER_HINT}"
+    if incomplete := [probe.name for probe in report.probes if probe.is_incomplete and not probe.is_timed_out]:
+        yield f"no complete reply to {_join_names(incomplete)}"
 
 
 def _join_names(probes: Sequence[str], limit: int = _MAX_NAMES) -> str:
@@ -154,8 +174,8 @@ def render_terminal(report: Report, paint: Paint, *, is_verbose: bool = False, w
     report = sanitize_report(report)
     heading = f"{report.model} at {report.url}" + (f" ({report.server})" if report.server else "")
     terms = judging_terms(report)
-    lines = wrap_text("", heading + (f", {terms}" if terms else ""), width)
-    lines += [*_probe_lines(report, paint, width, is_verbose=is_verbose), ""]
+    lines = [*_headline_lines(report, paint, width), *wrap_text("", heading + (f", {terms}" if terms else ""), width)]
+    lines += ["", *_probe_lines(report, paint, width, is_verbose=is_verbose), ""]
     for findings in report.root_causes.values():
         named = len(findings) if is_verbose else _MAX_PROBES_NAMED
         lines += [*finding_lines(report, findings, named, paint, width), ""]
@@ -165,7 +185,10 @@ def render_terminal(report: Report, paint: Paint, *, is_verbose: bool = False, w
     if is_verbose:
         rows = [(rule.id, rule.verdict, rule.reason) for rule in report.rules if rule.verdict not in JUDGED_VERDICTS]
         lines += [*_verdict_table(rows, paint, width), ""] if rows else []
-    return lines + _closing_lines(report, paint, width, is_verbose=is_verbose)
+    lines += wrap_text("", format_totals(report), width)
+    if not_judged := not_judged_summary(report):
+        lines += wrap_text("  ", f"{not_judged}{'' if is_verbose else '; --verbose shows the reasons'}", width)
+    return lines + _headline_lines(report, paint, width)
 
 
 def _probe_lines(report: Report, paint: Paint, width: int | None, *, is_verbose: bool) -> list[str]:
@@ -175,15 +198,18 @@ def _probe_lines(report: Report, paint: Paint, width: int | None, *, is_verbose:
     lines = _passed_lines(report.probes, paint, width)
     timed_out = [probe.name for probe in report.probes if probe.verdict is Verdict.TIMED_OUT]
     if timed_out:
-        text = f"after {report.timeout_s:g} s: {', '.join(timed_out)}; {SLOW_SERVER_HINT}"
+        hint = "" if report.hang else f"; {SLOW_SERVER_HINT}"
+        text = f"after {report.timeout_s:g} s: {', '.join(timed_out)}{hint}"
         lines += _verdict_lines(Verdict.TIMED_OUT, text, paint, width)
-    grouped = _group_same_violations(report.probes)
     listed = [(probe, row) for probe, row in results if probe.verdict not in (Verdict.PASS, Verdict.TIMED_OUT)]
-    rows = [row for probe, row in listed if _root_rules(probe) not in grouped]
-    lines += _verdict_table(rows, paint, width)
-    for rules, probes in grouped.items():
-        names = ", ".join(probe.name for probe in probes)
-        lines += _verdict_lines(probes[0].verdict, f"{', '.join(rules)}: in {names}", paint, width)
+    alike = group_by(listed, lambda item: _shared_result(item[0])).items()
+    # Large groups of probes with the same result take one line: a violation in every stream, a reason of a partial run.
+    large = {shared for shared, probes in alike if len(probes) > _MAX_PROBES_NAMED}
+    lines += _verdict_table([row for probe, row in listed if _shared_result(probe) not in large], paint, width)
+    for (verdict, result), probes in alike:
+        if (verdict, result) in large:
+            names = ", ".join(probe.name for probe, _ in probes)
+            lines += _verdict_lines(verdict, f"{result}: in {names}", paint, width)
     return lines
 
 
@@ -206,16 +232,11 @@ def _passed_lines(probes: Sequence[ProbeResult], paint: Paint, width: int | None
     return _verdict_lines(Verdict.PASS, ", ".join(names), paint, width) if names else []
 
 
-def _group_same_violations(probes: Sequence[ProbeResult]) -> dict[tuple[str, ...], list[ProbeResult]]:
-    """Large groups of probes that break the same rules: a violation in every stream takes one line."""
-    by_rules = group_by([probe for probe in probes if probe.broken and not probe.is_incomplete], _root_rules)
-    # Rows with a reason are not grouped, nor are other rows with the same rules.
-    listed = {_root_rules(probe) for probe in probes if probe.is_incomplete}
-    return {rules: found for rules, found in by_rules.items() if len(found) > _MAX_PROBES_NAMED and rules not in listed}
-
-
-def _root_rules(probe: ProbeResult) -> tuple[str, ...]:
-    return probe.causes or probe.broken
+def _shared_result(probe: ProbeResult) -> tuple[Verdict, str]:
+    """The verdict with the root causes, or with the reason."""
+    rules = ", ".join(probe.causes or probe.broken)
+    reason = "" if rules and not (probe.is_incomplete or probe.failed_answers) else probe.reason
+    return probe.verdict, "; ".join(filter(None, (rules, reason)))
 
 
 def _verdict_lines(verdict: Verdict, text: str, paint: Paint, width: int | None) -> list[str]:
@@ -256,15 +277,10 @@ def finding_lines(
     return lines
 
 
-def _closing_lines(report: Report, paint: Paint, width: int | None, *, is_verbose: bool) -> list[str]:
-    first, *rest = wrap_text("", f"{format_totals(report)}: {verdict_summary(report)}", width)
-    label = report.verdict.label
-    lines = [first.replace(f": {label}", f": {paint(label, _verdict_style(report.verdict))}", 1), *rest]
-    if not_judged := not_judged_summary(report):
-        lines += wrap_text("  ", f"{not_judged}{'' if is_verbose else '; --verbose shows the reasons'}", width)
-    if reason := pass_reason(report):
-        lines += wrap_text("  ", reason, width)
-    return lines
+def _headline_lines(report: Report, paint: Paint, width: int | None) -> list[str]:
+    first, *rest = wrap_text("", headline(report), width)
+    word, colon, text = first.partition(":")
+    return [f"{paint(word, 'pass' if report.passed else 'fail')}{colon}{text}", *rest]
 
 
 # ---- Markdown
@@ -280,8 +296,8 @@ MAX_COMMENT_CHARS = 60_000
 def render_markdown(report: Report) -> str:
     """The report as a comment of limited length: table rows, then findings, are omitted where it is too long."""
     report = sanitize_report(report)
-    facts = (format_totals(report), judging_terms(report), not_judged_summary(report), pass_reason(report))
-    heading = element("h3", f"welldone check: {verdict_summary(report)}")
+    facts = (format_totals(report), judging_terms(report), not_judged_summary(report))
+    heading = element("h3", f"welldone check {headline(report)}")
     paragraph = element("p", *about_server(report), element("br"), "; ".join(filter(None, facts)))
     rows = [table_row((code(probe.name), probe.verdict.label, code(probe_summary(probe)))) for probe in report.probes]
     probes = _details("Probes", [_html_table(("probe", "verdict", "rules"), rows)])
