@@ -72,7 +72,7 @@ def test_a_correct_server_has_no_findings_and_each_rule_is_judged(name: str) -> 
     session, reason = run_probe(name, ReferenceServer().answer)
     rules = next(probe.rules for probe in ALL if probe.name == name)
     assert (broken_rules(session), reason) == (set(), "")
-    assert set(rules) <= session.judged | set(session.inapplicable)
+    assert set(rules) <= set(session.judged) | set(session.inapplicable)
     assert name in ("tools-none", "tools-result") or not session.inapplicable
 
 
@@ -81,7 +81,7 @@ def test_reasoning_rules_are_judged_for_a_reasoning_model() -> None:
         "reasoning", ReferenceServer(models=("ideal-thinking",)).answer, ServerFacts(model="ideal-thinking")
     )
     assert (broken_rules(session), reason) == (set(), "")
-    assert {"ext-reasoning-field", "ext-reasoning-before-content"} <= session.judged
+    assert {"ext-reasoning-field", "ext-reasoning-before-content"} <= set(session.judged)
 
 
 @pytest.mark.parametrize(

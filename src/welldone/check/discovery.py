@@ -158,13 +158,8 @@ async def _send_greeting(client: ProbeClient, facts: ServerFacts, tokens: int, *
         **client.settings.extra,
     }
     path, body = dialect.write_request(body)
-    request = ProbeRequest(
-        method="POST",
-        path=path,
-        body=msgspec.json.encode(body),
-        endpoint=dialect.name,
-        expected=ExpectedReply.ANSWER,
-    )
+    data, expected = msgspec.json.encode(body), ExpectedReply.ANSWER
+    request = ProbeRequest(method="POST", path=path, body=data, endpoint=dialect.name, expected=expected)
     return await _send_discovery(client, request)
 
 

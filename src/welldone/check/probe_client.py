@@ -84,13 +84,13 @@ class ProbeClient:
         self._retry_waited_s = 0.0
         self.hang: str = ""
         """What happened to a server that answered at first and then stopped; empty if it did not."""
+        self.hang_request: ProbeRequest | None = None
+        """The first request without a reply."""
         self._control: tuple[ProbeRequest, float] | None = None
         """A plain request that was answered, and the seconds that it took."""
         self._last_answered: tuple[ProbeRequest, str] | None = None
         self._silent: list[tuple[ProbeRequest, str]] = []
         """Requests without a byte of a reply since the last answer."""
-        self._is_answering = asyncio.Lock()
-        """Held while a control request runs: it decides whether others are sent."""
 
     async def send(
         self, request: ProbeRequest, probe: str, abort_when: AbortPredicate | None = None
@@ -136,8 +136,6 @@ class ProbeClient:
         self, request: ProbeRequest, probe: str, abort_when: AbortPredicate | None
     ) -> RecordedResponse:
         async with self._semaphore:
-            async with self._is_answering:
-                pass
             if self.hang:
                 raise HttpClientError(_NOT_SENT_TO_HANGING)
             if self._failed_requests >= _FAILED_REQUESTS_LIMIT:
@@ -182,11 +180,10 @@ class ProbeClient:
         if self._control is None or self._last_answered is None or self._control[1] * _MUCH_SLOWER > limit_s:
             return  # the server may just be slow
         (request, quick_s), first, last = self._control, self._silent[0], self._last_answered
-        async with self._is_answering:
-            repeated = await self._record(request, _CONTROL, min(limit_s, max(_CONTROL_S, quick_s * _MUCH_SLOWER)))
-            if repeated.status is not None or not repeated.is_timed_out:
-                self._silent.clear()
-                return
+        repeated = await self._record(request, _CONTROL, min(limit_s, max(_CONTROL_S, quick_s * _MUCH_SLOWER)))
+        self._silent.clear()
+        if repeated.status is None and repeated.is_timed_out:
+            self.hang_request = first[0]
             self.hang = self.settings.secrets.redact(
                 f"the server answered until {self._describe(*first)}, and nothing since: a request that it answered "
                 f"before gets no reply either, so it needs a restart; its last answer was to {self._describe(*last)}"

@@ -64,6 +64,19 @@ class Finding(LintFinding, frozen=True, kw_only=True):
     """False where the baseline has it too."""
 
 
+class Cause(msgspec.Struct, frozen=True):
+    """A cause of findings, or of answers that ended in an error, as a sentence."""
+
+    sentence: str
+    """What the server does, in which replies, and whether the same requests are right in the other form."""
+    change: str
+    """What to change in the server."""
+    rules: tuple[str, ...]
+    severity: str
+    command: str | None
+    """One request that shows it: a curl command, or that of `welldone check`."""
+
+
 class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of one probe."""
 
@@ -170,6 +183,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     docs_url: str = ""
     """Address of the documentation site, which has a page per rule; empty if it is not known."""
     cost: RunCost
+    causes: tuple[Cause, ...] = ()
+    """What decides the result, the most important first."""
     probes: tuple[ProbeResult, ...]
     rules: tuple[RuleResult, ...]
     findings: tuple[Finding, ...]

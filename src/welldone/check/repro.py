@@ -76,7 +76,7 @@ def repro_curl(settings: CheckSettings, request: ProbeRequest) -> str | None:
             line += f" -d {shlex.quote(request.body.decode())}"
         except UnicodeDecodeError:
             return None
-    return line if len(line) <= _MAX_COMMAND_CHARS and line.isprintable() else None
+    return settings.secrets.redact(line) if len(line) <= _MAX_COMMAND_CHARS and line.isprintable() else None
 
 
 def _secret_headers(settings: CheckSettings, sent_headers: set[str]) -> Iterator[str]:

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,11 +13,12 @@ import msgspec
 from welldone import __version__
 from welldone.check import repro, trace_files
 from welldone.check.applicability import NO_APPLICABLE_REPLY, UNCOVERED, not_applicable_reason
+from welldone.check.causes import HANG_CHANGE, find_causes
 from welldone.check.discovery import CheckUnreachableError, discover
 from welldone.check.probe_client import SLOW_SERVER_HINT, ProbeClient, RecordResponse, ServerFacts
 from welldone.check.probes import PROBES_BY_DIALECT
 from welldone.check.reply import ProbeReply
-from welldone.check.report import Finding, ProbeResult, Report, RuleResult, RunCost, Verdict
+from welldone.check.report import Cause, Finding, ProbeResult, Report, RuleResult, RunCost, Verdict
 from welldone.check.reports import text
 from welldone.check.selection import rules_for_client
 from welldone.check.session import ENDED_IN_ERROR, NotApplicableError, Probe, ProbeViolation, Session, UnsupportedError
@@ -148,7 +150,13 @@ async def check(
         rules=rules,
         findings=findings,
     )
-    return msgspec.structs.replace(report, headline=text.headline(report))
+    sessions = [outcome.session for outcome in outcomes]
+    causes = find_causes(_deciding_findings(report), sessions, lambda reply: repro.repro_curl(settings, reply.request))
+    if client.hang_request is not None:
+        curl = repro.repro_curl(settings, client.hang_request)
+        hang = Cause("the server stops answering", HANG_CHANGE, (), Severity.BREAKS.value, curl)
+        causes = chain([hang], causes)
+    return msgspec.structs.replace(report, headline=text.headline(report), causes=tuple(causes))
 
 
 def select_probes(settings: CheckSettings, probes: Sequence[Probe]) -> list[Probe]:
@@ -293,7 +301,6 @@ def _build_findings(
         for violation in _first_per_rule(outcome.session.violations):
             probe, rule, reply = outcome.probe.name, violation.rule, violation.reply
             is_recorded = settings.record is not None and trace_files.is_recordable(reply, secrets)
-            curl = repro.repro_curl(settings, reply.request)
             texts = {name: secrets.redact(getattr(violation, name)) for name in ("observed", "expected")}
             findings.append(
                 Finding(
@@ -302,7 +309,7 @@ def _build_findings(
                     request=reply.number,
                     count=outcome.session.counts[rule],
                     reproduce=repro.repro_command(settings, facts.model, probe, rule),
-                    curl=None if curl is None else secrets.redact(curl),
+                    curl=repro.repro_curl(settings, reply.request),
                     trace=trace_files.trace_filename(probe, reply) if is_recorded else None,
                     is_new=settings.known is None or rule not in settings.known,
                 )
@@ -310,6 +317,13 @@ def _build_findings(
     # The sort is stable: the findings of one rule stay in the order of the probes.
     findings.sort(key=lambda finding: (_SEVERITY_ORDER.index(finding.severity), _CATALOGUE_ORDER[finding.rule]))
     return tuple(findings)
+
+
+def _deciding_findings(report: Report) -> list[Finding]:
+    """The first root cause of each rule that fails the check; if none does, of each that may matter to a client."""
+    roots = [findings[0] for findings in report.root_causes.values()]
+    failing = [finding for finding in roots if text.is_failing(report, finding)]
+    return failing or [finding for finding in roots if finding.severity != Severity.STYLE]
 
 
 def _first_per_rule(violations: Sequence[ProbeViolation]) -> Iterable[ProbeViolation]:

@@ -59,8 +59,8 @@ class Session:
         self.timeouts: Timeouts = client.settings.timeouts
         self.jobs: int = client.settings.jobs
         self.replies: list[ProbeReply] = []
-        self.judged: set[str] = set()
-        """Ids of the rules that were judged."""
+        self.judged: dict[str, list[ProbeReply]] = {}
+        """The replies on which each rule was judged, by its id."""
         self.violations: list[ProbeViolation] = []
         self.counts: Counter[str] = Counter()
         """Number of violations by rule."""
@@ -249,7 +249,7 @@ class Session:
         """Judge a rule of the probe; if it did not pass, record a violation."""
         if rule not in self._rule_ids:
             return
-        self.judged.add(rule)
+        self.judged.setdefault(rule, []).append(reply)
         if passed:
             return
         self.counts[rule] += 1
@@ -280,11 +280,11 @@ class Session:
             rule_ids = frozenset(rule for rule in rule_ids if RULES[rule].family not in _HTTP_FAMILIES)
         if reply.request.expected is ExpectedReply.REFUSAL and reply.is_ok:
             rule_ids &= REFUSAL_RULES
-        self.judged |= applicable_rules(reply.view) & rule_ids
         report = judge(reply.trace, rule_ids)
+        for rule in (applicable_rules(reply.view) & rule_ids) | report.counts.keys():
+            self.judged.setdefault(rule, []).append(reply)
         self.counts.update(report.counts)
         for finding in report.findings:
-            self.judged.add(finding.rule)
             self.violations.append(ProbeViolation(**msgspec.structs.asdict(finding), reply=reply))
 
     def _judge_status_and_silence(self, reply: ProbeReply) -> None:

@@ -5,17 +5,20 @@ one defect, not five. A finding follows from a cause only if both occur in the s
 """
 
 from collections.abc import Iterable, Mapping
-from enum import Enum, auto
+from enum import StrEnum
+from pkgutil import get_data
 from typing import Protocol
 
+import msgspec
 
-class CauseScope(Enum):
+
+class CauseScope(StrEnum):
     """Which findings of a rule follow from a cause."""
 
-    ANYWHERE = auto()
-    LAST_FRAME = auto()
+    ANYWHERE = "anywhere"
+    LAST_FRAME = "last_frame"
     """Findings in the last frame, or about the whole reply."""
-    SAME_FRAME = auto()
+    SAME_FRAME = "same_frame"
     """Findings in a frame that also has a finding of the cause."""
 
 
@@ -29,50 +32,25 @@ class LocatedFinding(Protocol):
     def frame(self) -> int | None: ...
 
 
-_ANYWHERE, _LAST_FRAME, _SAME_FRAME = CauseScope.ANYWHERE, CauseScope.LAST_FRAME, CauseScope.SAME_FRAME
-_TRUNCATION_CONSEQUENCES: dict[str, CauseScope] = {
-    **dict.fromkeys(("http-chunked-terminated", "http-body-ends-after-done", "end-last-event-terminated"), _ANYWHERE),
-    **dict.fromkeys(("err-not-silent", "use-final-chunk", "tool-finish-follows", "resp-socket"), _ANYWHERE),
-    **dict.fromkeys(("cmpl-done", "cmpl-usage-chunk", "cmpl-echo", "cmpl-batch-index"), _ANYWHERE),
-    **dict.fromkeys(("enc-valid-utf8", "enc-strict-json", "end-done-exact", "sse-no-empty-data"), _LAST_FRAME),
-    **dict.fromkeys(("resp-keepalive", "msg-ping-form"), _LAST_FRAME),
-}
-"""Rules that a reply without its end violates as well."""
-_INVALID_JSON_CONSEQUENCES = (
-    *("ns-choices", "ns-object", "ns-usage", "msg-whole-shape", "resp-created-full", "gem-whole-reply"),
-)
-"""Rules that a reply violates if its body is not JSON."""
-_TRUNCATED_OR_INVALID_CONSEQUENCES = _TRUNCATION_CONSEQUENCES | dict.fromkeys(_INVALID_JSON_CONSEQUENCES, _ANYWHERE)
+class _Row(msgspec.Struct, frozen=True):
+    """Rules that violations of any of the causes also break."""
 
-CONSEQUENCES: Mapping[str, Mapping[str, CauseScope]] = {
-    "end-no-early-eof": _TRUNCATED_OR_INVALID_CONSEQUENCES,
-    "resp-terminal-once": _TRUNCATED_OR_INVALID_CONSEQUENCES,
-    "msg-no-early-eof": _TRUNCATED_OR_INVALID_CONSEQUENCES,
-    "gem-no-early-eof": _TRUNCATED_OR_INVALID_CONSEQUENCES | {"err-empty-stream": _ANYWHERE},
-    "err-empty-stream": _TRUNCATION_CONSEQUENCES | {"http-content-type": _ANYWHERE},
-    "end-done-sent": _TRUNCATION_CONSEQUENCES,
-    "err-then-done": _TRUNCATION_CONSEQUENCES,
-    "http-body-ends-after-done": {
-        "http-chunked-terminated": _ANYWHERE,
-        "end-last-event-terminated": _ANYWHERE,
-        "end-done-exact": _LAST_FRAME,
-    },
-    "http-chunked-terminated": {"end-last-event-terminated": _ANYWHERE, "enc-strict-json": _LAST_FRAME},
-    "enc-strict-json": {"ext-logprobs-finite": _SAME_FRAME, **dict.fromkeys(_INVALID_JSON_CONSEQUENCES, _SAME_FRAME)},
-    "fin-always-sent": {"err-not-silent": _ANYWHERE, "tool-finish-follows": _ANYWHERE},
-    "fin-exactly-once": {"fin-last-of-choice": _SAME_FRAME},
-    "use-choices-empty-array": {"env-choices-array": _SAME_FRAME, "fin-last-of-choice": _SAME_FRAME},
-    "use-final-chunk": {"cmpl-usage-chunk": _ANYWHERE},
-    "tool-legacy-function-call": {"fin-function-call-legacy": _ANYWHERE},
-    "err-event-name": {"sse-no-event-name": _SAME_FRAME},
-    "err-midstream-event": {"err-body-shape": _SAME_FRAME},
-    "sse-event-blank-line": {"sse-one-object-per-event": _SAME_FRAME},
-    "env-metadata-on-usage-chunk": dict.fromkeys(
-        ("env-id-present", "env-object-const", "env-created-int", "env-model-string"), _SAME_FRAME
-    ),
-    "cmpl-no-delta": {"cmpl-object": _SAME_FRAME, "cmpl-id-constant": _SAME_FRAME},
-}
-"""Consequences by cause. The first cause found counts; a consequence that is itself a cause comes later: no cycles."""
+    causes: tuple[str, ...]
+    consequences: Mapping[CauseScope, tuple[str, ...]]
+
+
+def _load_consequences() -> dict[str, dict[str, CauseScope]]:
+    by_cause: dict[str, dict[str, CauseScope]] = {}
+    for row in msgspec.json.decode(get_data("welldone.rules", "root_causes.json") or b"", type=list[_Row]):
+        for cause in row.causes:
+            scopes = {rule: scope for scope, rules in row.consequences.items() for rule in rules}
+            by_cause.setdefault(cause, {}).update(scopes)
+    return by_cause
+
+
+CONSEQUENCES: Mapping[str, Mapping[str, CauseScope]] = _load_consequences()
+"""Consequences by cause, from `root_causes.json`. The first cause found counts; a consequence that is itself a cause
+comes later: no cycles."""
 
 
 class RootCauses:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pkgutil import get_data
 from xml.etree.ElementTree import Element
 
-from welldone.check.report import Finding, ProbeResult, Report, RuleResult, group_by
+from welldone.check.report import Cause, Finding, ProbeResult, Report, RuleResult, group_by
 from welldone.check.reports import text
 from welldone.reporting import code, element, html_document, html_section, html_table, pluralize, table_row
 
@@ -17,6 +17,11 @@ def render_html(report: Report) -> str:
     body = element(
         "body",
         _html_header(report),
+        *(
+            [html_section(pluralize(len(report.causes), "cause"), *map(_html_cause, report.causes))]
+            if report.causes
+            else []
+        ),
         *([html_section(f"{pluralize(len(broken), 'rule')} broken", *broken)] if broken else []),
         *_html_clients(report),
         html_section(pluralize(len(report.probes), "probe"), _html_probes(report.probes)),
@@ -53,6 +58,14 @@ def _html_probes(probes: Sequence[ProbeResult]) -> Element:
         for probe in probes
     ]
     return element("div", *cards, class_="grid")
+
+
+def _html_cause(cause: Cause) -> Element:
+    command = [element("pre", cause.command)] if cause.command else []
+    rules = [element("p", ", ".join(cause.rules), class_="quiet")] if cause.rules else []
+    return element(
+        "article", element("h3", cause.sentence), element("p", cause.change), *rules, *command, class_="card"
+    )
 
 
 def _html_finding(report: Report, findings: Sequence[Finding]) -> Element:

@@ -39,10 +39,9 @@ def _badge_text(report: Report) -> tuple[str, str]:
     """Text and colour of the right half. The text is not from the server."""
     if report.verdict is Verdict.FAIL:
         return f"{pluralize(len(report.root_causes), 'rule')} broken", _VERDICT_COLORS[Verdict.FAIL]
-    if report.hang:
-        return "stopped answering", _VERDICT_COLORS[Verdict.FAIL]
-    if report.failed_answers:
-        return f"{report.failed_answers} of {pluralize(report.answers, 'answer')} failed", _VERDICT_COLORS[Verdict.FAIL]
+    if report.hang or report.failed_answers:
+        failures = f"{report.failed_answers} of {pluralize(report.answers, 'answer')} failed"
+        return "stopped answering" if report.hang else failures, _VERDICT_COLORS[Verdict.FAIL]
     if report.is_interrupted:
         return "interrupted", _GREY
     if any(probe.is_timed_out for probe in report.probes):
@@ -81,7 +80,8 @@ def render_junit(report: Report) -> str:
     cases = [*_probe_cases(report), *_rule_cases(report)]
     result = text.headline(report)
     kind = "failure" if text.is_failed(report) else "error"
-    failure = [] if report.passed else [element(kind, message=result, type=report.verdict)]
+    causes = "\n".join(f"{cause.sentence}: {cause.change}" for cause in report.causes)
+    failure = [] if report.passed else [element(kind, causes, message=result, type=report.verdict)]
     cases.insert(
         0, element("testcase", *failure, classname="welldone", name="result", time=f"{report.cost.seconds:.3f}")
     )

@@ -175,7 +175,7 @@ def render_terminal(report: Report, paint: Paint, *, is_verbose: bool = False, w
     heading = f"{report.model} at {report.url}" + (f" ({report.server})" if report.server else "")
     terms = judging_terms(report)
     lines = [*_headline_lines(report, paint, width), *wrap_text("", heading + (f", {terms}" if terms else ""), width)]
-    lines += ["", *_probe_lines(report, paint, width, is_verbose=is_verbose), ""]
+    lines += [*_cause_lines(report, width), "", *_probe_lines(report, paint, width, is_verbose=is_verbose), ""]
     for findings in report.root_causes.values():
         named = len(findings) if is_verbose else _MAX_PROBES_NAMED
         lines += [*finding_lines(report, findings, named, paint, width), ""]
@@ -189,6 +189,16 @@ def render_terminal(report: Report, paint: Paint, *, is_verbose: bool = False, w
     if not_judged := not_judged_summary(report):
         lines += wrap_text("  ", f"{not_judged}{'' if is_verbose else '; --verbose shows the reasons'}", width)
     return lines + _headline_lines(report, paint, width)
+
+
+def _cause_lines(report: Report, width: int | None) -> list[str]:
+    lines = []
+    for number, cause in enumerate(report.causes, start=1):
+        lines += ["", *wrap_text(f"{number}. ", cause.sentence, width)]
+        labelled = ("change", cause.change), ("rules", ", ".join(cause.rules)), ("try", cause.command or "")
+        for label, shown in labelled:
+            lines += wrap_text(f"   {label:<6}  ", shown, None if label == "try" else width) if shown else []
+    return lines
 
 
 def _probe_lines(report: Report, paint: Paint, width: int | None, *, is_verbose: bool) -> list[str]:
@@ -301,7 +311,9 @@ def render_markdown(report: Report) -> str:
     paragraph = element("p", *about_server(report), element("br"), "; ".join(filter(None, facts)))
     rows = [table_row((code(probe.name), probe.verdict.label, code(probe_summary(probe)))) for probe in report.probes]
     probes = _details("Probes", [_html_table(("probe", "verdict", "rules"), rows)])
-    begin = f"{as_html(heading)}\n{as_html(paragraph)}\n\n{_violations_table(report)}{probes}"
+    causes = [element("li", cause.sentence, element("br"), cause.change) for cause in report.causes]
+    listed = f"{as_html(element('ol', *causes))}\n" if causes else ""
+    begin = f"{as_html(heading)}\n{as_html(paragraph)}\n{listed}\n{_violations_table(report)}{probes}"
     return (begin + _findings_section(report, MAX_COMMENT_CHARS - len(begin))).rstrip()
 
 
