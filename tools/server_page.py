@@ -93,7 +93,11 @@ def summarize(report: Report) -> Checked:
         tool=report.tool,
         verdict=report.verdict,
         # Only probes time out, rules do not.
-        rules={verdict.value: report.count(verdict) for verdict in Verdict if verdict is not Verdict.TIMED_OUT},
+        rules={
+            verdict.value: report.count(verdict)
+            for verdict in Verdict
+            if verdict not in (Verdict.ERROR, Verdict.TIMED_OUT)
+        },
         broken=tuple(_broken_rule(findings) for findings in report.findings_by_rule.values()),
         incomplete=tuple(probe.name for probe in report.probes if probe.is_incomplete),
     )

@@ -96,6 +96,8 @@ def _where(these: set[ProbeReply], judged: set[ProbeReply]) -> str:
     parts = [(name, {reply for reply in judged if is_in(reply)}) for name, is_in in _CLASSES]
     candidates = [part for part in parts if part[1] == these] + [part for part in parts if part[1] >= these]
     name, replies = candidates[0]
+    if len(replies) == 1:
+        return ""
     return f", in {'all' if these == replies else f'{len(these)} of'} {len(replies)} {name}"
 
 

@@ -5,8 +5,8 @@ expected, which clients are affected, and how to reproduce it. A run takes secon
 changes nothing on the server.
 
 The exit code is 0 if no broken rule is known to break a client (with --strict: if no rule is broken at all), 1 if one
-is, 3 if the server cannot be reached or replies timed out (raise --timeout), 4 if there was nothing to judge. Ctrl-C
-or SIGTERM ends the run with the report so far, and exit code 130.
+is, or if an answer ended in an error, 3 if the server cannot be reached or replies timed out (raise --timeout), 4 if
+there was nothing to judge. Ctrl-C or SIGTERM ends the run with the report so far, marked as partial, and exit code 130.
 
 examples:
   welldone check http://127.0.0.1:8000/v1
@@ -150,7 +150,7 @@ def _parser() -> CommandParser:
     add("--only PROBES...", "run only these probes or groups (see --list)")
     add("--skip PROBES...", "do not run these probes or groups")
     add("--rule ID...", "judge only this rule (may be repeated)")
-    add("--baseline FILE", "an earlier report (.json): fail only on rules that it does not list as broken")
+    add("--baseline FILE", "an earlier report (.json): fail only where the broken rules differ from those in it")
     add("--report FILE...", f"write the report, in the format of the extension: {formats} (may be repeated)", Path)
     add("--prescribe", "print the settings of a gateway that make the server right, and check once more with them")
     add("--json", "print the report as JSON")

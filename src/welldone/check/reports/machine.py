@@ -80,7 +80,7 @@ def render_junit(report: Report) -> str:
     cases = [*_probe_cases(report), *_rule_cases(report)]
     result = text.headline(report)
     kind = "failure" if text.is_failed(report) else "error"
-    causes = "\n".join(f"{cause.sentence}: {cause.change}" for cause in report.causes)
+    causes = "\n\n".join(f"{cause.sentence}\n{cause.change}\n{cause.command or ''}" for cause in report.causes)
     failure = [] if report.passed else [element(kind, causes, message=result, type=report.verdict)]
     cases.insert(
         0, element("testcase", *failure, classname="welldone", name="result", time=f"{report.cost.seconds:.3f}")

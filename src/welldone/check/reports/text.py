@@ -311,8 +311,11 @@ def render_markdown(report: Report) -> str:
     paragraph = element("p", *about_server(report), element("br"), "; ".join(filter(None, facts)))
     rows = [table_row((code(probe.name), probe.verdict.label, code(probe_summary(probe)))) for probe in report.probes]
     probes = _details("Probes", [_html_table(("probe", "verdict", "rules"), rows)])
-    causes = [element("li", cause.sentence, element("br"), cause.change) for cause in report.causes]
-    listed = f"{as_html(element('ol', *causes))}\n" if causes else ""
+    causes = [
+        as_html(element("li", cause.sentence, element("br"), cause.change, element("br"), code(cause.command or "")))
+        for cause in report.causes
+    ]
+    listed = f"<ol>{''.join(_fit(causes, MAX_COMMENT_CHARS // 3)[0])}</ol>\n" if causes else ""
     begin = f"{as_html(heading)}\n{as_html(paragraph)}\n{listed}\n{_violations_table(report)}{probes}"
     return (begin + _findings_section(report, MAX_COMMENT_CHARS - len(begin))).rstrip()
 
