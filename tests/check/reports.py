@@ -2,7 +2,7 @@
 
 import msgspec
 
-from welldone.check.report import Finding, ProbeResult, Report, RuleResult, RunCost, Verdict
+from welldone.check.report import Cause, Finding, ProbeResult, Report, RuleResult, RunCost, Verdict
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",
@@ -120,7 +120,11 @@ def hostile_report(text: str) -> Report:
         for one in plain.probes
     ]
     rules = [msgspec.structs.replace(one, id=text, summary=text, reason=text, probes=(text,)) for one in plain.rules]
-    return msgspec.structs.replace(plain, **fields, findings=tuple(findings), probes=tuple(probes), rules=tuple(rules))
+    more = {"failures": (text,) * 3, "answers": 3, "failed_answers": 3, "hang": text, "stale": (text,)}
+    causes = (Cause(text, text, (text,), "breaks", text),)
+    return msgspec.structs.replace(
+        plain, **fields, **more, causes=causes, findings=tuple(findings), probes=tuple(probes), rules=tuple(rules)
+    )
 
 
 def _probe(name: str, verdict: Verdict, reason: str = "", rules: int = 17, broken: tuple[str, ...] = ()) -> ProbeResult:

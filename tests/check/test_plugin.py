@@ -93,6 +93,11 @@ def test_known_violations_do_not_fail_the_check() -> None:
         assert set(report.findings_by_rule) == {"end-done-sent"}
 
 
+def test_a_known_violation_that_is_mended_fails_the_check_with_its_name() -> None:
+    with served() as url, pytest.raises(CheckFailedError, match="^failed: no longer broken, but .*: end-done-sent\n"):
+        check_server(url, only=["text"], known=["end-done-sent", "tool-id-first"])
+
+
 def test_without_check_the_report_is_returned() -> None:
     with served(without_done("secret")) as url:
         report = check_server(url, only=["text"], api_key="secret", check=False)

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from welldone.check.reading import READERS, ParsedChoice, ParsedDelta
+from welldone.gateway.refusal_patterns import BAD_REQUEST, OVERFLOW
 from welldone.http.recording_client import RecordedResponse
 from welldone.reporting import single_line
 from welldone.rules.trace import Trace, complete_frames, parse_object
@@ -166,13 +167,15 @@ class ProbeReply:
     def failure(self) -> str:
         """The message of the error in which an answer ended; empty for an answer and for a refusal.
 
-        A 4xx and 501 refuse the request, and an overloaded server can answer it later.
+        A refusal has a 4xx, a 501, or a 500 whose message blames the request. An overloaded server may answer later.
         """
         status = self.status or 0
         if self.request.expected is not ExpectedReply.ANSWER or status in (501, *OVERLOAD_STATUSES):
             return ""
-        is_failed = status >= 500 or (self.is_ok and bool(self._error))
-        return (self._error_message or f"status {status}") if is_failed else ""
+        message = self._error_message
+        is_failed = bool(self._error) if self.is_ok else status >= 500
+        is_refusal = status == 500 and (BAD_REQUEST.search(message) or OVERFLOW.search(message))
+        return message or f"status {status}" if is_failed and not is_refusal else ""
 
     # ---- content
 

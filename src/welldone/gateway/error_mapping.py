@@ -14,6 +14,7 @@ import msgspec
 
 from welldone.engines.errors import EngineError
 from welldone.gateway.errors import ERROR_TYPES, ApiError
+from welldone.gateway.refusal_patterns import BAD_REQUEST, OVERFLOW
 from welldone.gateway.upstream import UNFINISHED_MESSAGE, Upstream, unfinished_message
 from welldone.http.connect import HttpClientError
 from welldone.http.response_parser import HEAD_TOO_LONG, NOT_HTTP
@@ -41,26 +42,6 @@ _TAG = re.compile(r"</?[a-z!][^<>]{0,200}>", re.IGNORECASE)
 _LLAMA_CONTEXT_EXCEEDED = "exceed_context_size_error"
 # llama.cpp rejects embedding inputs longer than a batch with 500, whatever the context size.
 _LLAMA_BATCH_EXCEEDED = re.compile(r"input \((\d+) tokens\) is too large to process.*batch size: (\d+)")
-# Messages and codes for a prompt that does not fit. Some servers send them with 500.
-_OVERFLOW = re.compile(
-    r"context_length_exceeded|exceed_context_size"  # codes of OpenAI and llama.cpp
-    r"|maximum context length"  # OpenAI, vLLM, SGLang
-    r"|exceeds? (?:the )?(?:available |maximum |model's )*context"  # llama.cpp, LocalAI, Ollama
-    r"|longer than the (?:model's context|maximum model) length"  # SGLang, older vLLM
-    r"|`inputs` (?:tokens \+|must have less than)"  # TGI
-    r"|context the overflows|prompt is too long"  # LM Studio, others
-    r"|input token count [^.]{0,40}exceeds the maximum"  # Google
-    r"|(?:input|prompt) (?:token )?len[^.]{0,80}(?:too long|>)",  # LightLLM
-    re.IGNORECASE,
-)
-# llama.cpp and ik_llama.cpp answer some bad requests with 500.
-_BAD_REQUEST = re.compile(
-    r"json\.exception\.(?:type_error\.302|out_of_range\.403)|^Failed to parse (?:messages|tools|grammar)|^Expected '"
-    r"|^Invalid tool_choice|^'\w+' is required"
-    r"|(?:image|audio|video) input is not supported|must contain 'content'|^Only one completion choice"
-    r"|^response_format type must be|^Unsupported param",
-    re.IGNORECASE,
-)
 _MODEL_WORD = re.compile(r"\bmodel\b", re.IGNORECASE)
 _FORWARDED_STATUSES = (408, 409, 413, 415)
 _ANTHROPIC_OVERLOADED = 529  # Anthropic's own status
@@ -292,7 +273,7 @@ def _is_overload(status: int, error: Json) -> bool:
 
 def _is_overflow(status: int, error: Json) -> bool:
     return status in _OVERFLOW_STATUSES and any(
-        isinstance(text, str) and _OVERFLOW.search(text[:_READ_LIMIT])
+        isinstance(text, str) and OVERFLOW.search(text[:_READ_LIMIT])
         for text in (error.get("message"), error.get("type"), error.get("code"))
     )
 
@@ -300,7 +281,7 @@ def _is_overflow(status: int, error: Json) -> bool:
 def _is_request_error(status: int, error: Json) -> bool:
     message = error.get("message")
     return status in _REQUEST_STATUSES or (
-        status == 500 and isinstance(message, str) and _BAD_REQUEST.search(message[:_READ_LIMIT]) is not None
+        status == 500 and isinstance(message, str) and BAD_REQUEST.search(message[:_READ_LIMIT]) is not None
     )
 
 

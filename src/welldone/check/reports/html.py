@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pkgutil import get_data
 from xml.etree.ElementTree import Element
 
-from welldone.check.report import Cause, Finding, ProbeResult, Report, RuleResult, group_by
+from welldone.check.report import Cause, Finding, ProbeResult, Report, RuleResult, Verdict, group_by
 from welldone.check.reports import text
 from welldone.reporting import code, element, html_document, html_section, html_table, pluralize, table_row
 
@@ -131,5 +131,5 @@ def _html_rule_family(report: Report, family: str, rules: Sequence[RuleResult]) 
     return element("details", element("summary", code(family), f" {counts}"), table)
 
 
-def _verdict_class(verdict: str) -> str:
-    return f"verdict {verdict}" if verdict in text.JUDGED_VERDICTS else "verdict quiet"
+def _verdict_class(verdict: Verdict) -> str:
+    return f"verdict {text.verdict_style(verdict)}".replace("dim", "quiet")

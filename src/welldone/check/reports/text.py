@@ -120,7 +120,8 @@ def is_failed(report: Report) -> bool:
 def headline(report: Report) -> str:
     """The result in a line: whether the check passed, and all that decided it."""
     outcome = "passed" if report.passed else "failed" if is_failed(report) else "not passed"
-    return f"{'partial' if report.is_interrupted else outcome}: {'; '.join(_outcome_reasons(report))}"
+    outcome = "partial" if report.is_interrupted else outcome
+    return reporting.sanitize_text(f"{outcome}: {'; '.join(_outcome_reasons(report))}")
 
 
 def _outcome_reasons(report: Report) -> Iterator[str]:
@@ -227,7 +228,7 @@ def _verdict_table(rows: Sequence[tuple[str, Verdict, str]], paint: Paint, width
     """Table whose second column is a coloured verdict."""
 
     def paint_verdict(row: int, column: int, cell: str) -> str:
-        return paint(cell, _verdict_style(rows[row][1])) if column == 1 else cell
+        return paint(cell, verdict_style(rows[row][1])) if column == 1 else cell
 
     labelled = [(name, verdict.label, text) for name, verdict, text in rows]
     return format_table(labelled, width, paint=paint_verdict) if rows else []
@@ -251,11 +252,12 @@ def _shared_result(probe: ProbeResult) -> tuple[Verdict, str]:
 
 def _verdict_lines(verdict: Verdict, text: str, paint: Paint, width: int | None) -> list[str]:
     first, *rest = wrap_text(f"{verdict.label}  ", text, width or _DEFAULT_WIDTH)
-    return [first.replace(verdict.label, paint(verdict.label, _verdict_style(verdict)), 1), *rest]
+    return [first.replace(verdict.label, paint(verdict.label, verdict_style(verdict)), 1), *rest]
 
 
-def _verdict_style(verdict: Verdict) -> str:
-    return verdict.value if verdict in JUDGED_VERDICTS else "dim"
+def verdict_style(verdict: Verdict) -> str:
+    """The style of a verdict: its name, or `dim` where nothing was judged."""
+    return "fail" if verdict is Verdict.ERROR else verdict.value if verdict in JUDGED_VERDICTS else "dim"
 
 
 def finding_lines(
