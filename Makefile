@@ -15,7 +15,7 @@ install = $(if $(shell command -v uv),uv pip install --quiet --python $(1)/bin/p
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help serve test durations test-more golden test-all packages test-package engine test-engine test-scale test-vllm check lint types contracts audit \
-	docs docs-check docs-site format clients web-types matrix faults bench bench-instructions bench-serve bench-gateway bench-scale bench-tool \
+	docs docs-check docs-site format clients web-types matrix faults bench bench-instructions bench-calls bench-serve bench-gateway bench-scale bench-tool \
 	bench-page shots servers resolve lock lock-servers clean
 
 help: ## list the targets
@@ -123,6 +123,9 @@ bench: .venv/.test ## measure the CPU cost per chunk of the protocol core and of
 
 bench-instructions: .venv/.test ## count user instructions per chunk and request (needs valgrind); ARGS="--compare before.json"
 	$(BIN)/python benchmarks/instructions.py $(ARGS)
+
+bench-calls: .venv/.test ## count the function calls per chunk and request, and their files
+	$(BIN)/python benchmarks/calls.py $(ARGS)
 
 bench-serve: .venv/.serve ## measure the overhead of the server over its engine; ARGS="--quick -m model.gguf", ARGS=--engines: all engines
 	$(BIN)/python benchmarks/serve.py $(ARGS)

@@ -27,8 +27,8 @@ def _framed(*frames: str) -> bytes:
     return b"".join(b"%x\r\n%b\r\n" % (len(frame), frame.encode()) for frame in frames)
 
 
-def _text(number: int) -> str:
-    return _CHUNK % ("null", json.dumps({"content": f" w{number % 10}"}))
+def _text(number: int, member: str = "content") -> str:
+    return _CHUNK % ("null", json.dumps({member: f" w{number % 10}"}))
 
 
 _BEGIN = _HEAD % (b"text/event-stream", b"Transfer-Encoding: chunked") + _framed(
@@ -156,14 +156,19 @@ class Client:
         if b" 200 " not in head.partition(b"\r\n")[0] or any(part not in body for part in expected):
             raise StepError(f"unexpected reply to {path}: {(head + body)[-500:]!r}")
 
-    def stream_in_steps(self, path: str, request: dict[str, Any], chunks: int) -> Iterator[None]:
-        """Send a request, and yield after each chunk that the client has received: then the upstream sends the next."""
+    def stream_in_steps(
+        self, path: str, request: dict[str, Any], chunks: int, member: str = "content"
+    ) -> Iterator[None]:
+        """Send a request, and yield after each chunk that the client has received: then the upstream sends the next.
+
+        `member` of the deltas has the text.
+        """
         connection, _ = self.send(path, request)
         connection.sendall(_BEGIN)
         for number in range(chunks):
-            connection.sendall(_framed(_text(number)))
+            connection.sendall(_framed(_text(number, member)))
             received = b""
-            while b'"content":" w%d"' % (number % 10) not in received:
+            while b'" w%d"' % (number % 10) not in received:
                 received += _receive(self._connection)
             yield
         connection.sendall(_END)

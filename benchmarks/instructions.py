@@ -38,10 +38,10 @@ _WARM_UP_REQUESTS = 16  # after the first ones their template is in use, and Pyt
 _CHUNKS_PER_PART, _PARTS = 24, 16
 _WARM_UP_PARTS = 3  # a template of a whole stream has up to 32 texts
 _IDLE, _CHUNK = "idle", "text chunk through the gateway"
-_ADDRESS = re.compile(rb"http://127\.0\.0\.1:(\d+)")
+ADDRESS = re.compile(rb"http://127\.0\.0\.1:(\d+)")
 _PROMPT = "Tell me a story about a cook who makes a stew for the whole village."
-_CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": _PROMPT}], "temperature": 0}
-_STREAM = {"stream": True, "stream_options": {"include_usage": True}}
+CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": _PROMPT}], "temperature": 0}
+STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 
 Figures = dict[str, float]
 
@@ -55,11 +55,11 @@ class Request(NamedTuple):
 
 
 REQUESTS_BY_NAME = {
-    "request, streamed": Request("/v1/chat/completions", _CHAT | _STREAM, (b'" w5"', b"[DONE]")),
-    "request, not streamed": Request("/v1/chat/completions", _CHAT, (b" w0 w1 w2 w3 w4 w5",)),
+    "request, streamed": Request("/v1/chat/completions", CHAT | STREAM, (b'" w5"', b"[DONE]")),
+    "request, not streamed": Request("/v1/chat/completions", CHAT, (b" w0 w1 w2 w3 w4 w5",)),
     "request, streamed, Messages": Request(
         "/v1/messages",
-        {"model": "m", "max_tokens": 9, "messages": _CHAT["messages"], "stream": True},
+        {"model": "m", "max_tokens": 9, "messages": CHAT["messages"], "stream": True},
         (b'" w5"', b"message_stop"),
     ),
     "request, streamed, Responses": Request(
@@ -115,7 +115,7 @@ def measure_requests(tree: Path) -> Figures:
                     end_part(label)
                     client.wait_until_idle()
                     end_part(_IDLE)
-            steps = client.stream_in_steps("/v1/chat/completions", _CHAT | _STREAM, _CHUNKS_PER_PART * _PARTS)
+            steps = client.stream_in_steps("/v1/chat/completions", CHAT | STREAM, _CHUNKS_PER_PART * _PARTS)
             for number, _ in enumerate(steps, 1):
                 if number % _CHUNKS_PER_PART == 0:
                     end_part("" if number <= _CHUNKS_PER_PART * _WARM_UP_PARTS else _CHUNK)
@@ -137,7 +137,7 @@ def gateway(tree: Path, folder: Path, upstream: Upstream) -> Iterator[tuple[Call
             assert process.stdin is not None
             assert process.stdout is not None
             output, marks = process.stdout, process.stdin
-            found = next((found for line in output if (found := _ADDRESS.search(line))), None)
+            found = next((found for line in output if (found := ADDRESS.search(line))), None)
             if found is None:
                 raise CallgrindError(f"the gateway did not start:\n{end_of_log(folder)}")
 
