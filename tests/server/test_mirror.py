@@ -250,7 +250,7 @@ def test_a_mirror_is_parsed() -> None:
         ("c@1%", "there is no upstream 'c'"),
         ("a@1%", "another upstream than itself"),
         ("d@1%", "both must support chat"),
-        ("e@1%", "both or none of them streams"),
+        ("e@1%", "the same setting of stream"),
     ],
 )
 def test_an_invalid_mirror_is_an_error(tmp_path: Path, value: str, problem: str) -> None:

@@ -14,7 +14,7 @@ from tests.table import table
 from welldone.cli.service import UpstreamLog
 from welldone.config.upstream import UpstreamSettings
 from welldone.gateway.upstream import REMEMBERED_MODELS, Upstream
-from welldone.mock.script import MockReply, cut_at, json_reply
+from welldone.mock.script import MockChunk, MockReply, cut_at, json_reply
 from welldone.server.observe.log import LineFormatter, LogHandler, Redactor
 
 Json = dict[str, Any]
@@ -173,6 +173,43 @@ def test_after_a_tool_call_that_broke_off_later_ones_are_not_streamed(tmp_path: 
             assert sent(serving) == [True, False, False, True, True]
             (upstream,) = (await serving.get("/page/api/state")).json["upstreams"]
             assert upstream["trouble"].endswith('set stream = "no-tools" for it')
+
+    run(work())
+
+
+@table("client", ["responses", "messages", "ollama"])
+def test_the_client_may_speak_another_dialect_than_the_upstream_that_breaks_calls(tmp_path: Path, client: str) -> None:
+    path, body = PATHS[client]
+
+    async def work() -> None:
+        async with gateway(tmp_path, [CUT_ARGUMENTS, WHOLE], **AUTO) as serving:
+            await serving.post(body, path)
+            assert b'"f"' in (await serving.post(body, path)).body
+            # Ollama's calls have objects as arguments: nothing is sent of a broken one, so its request is retried.
+            assert sent(serving) == [True, False] + [False] * (client == "ollama")
+
+    run(work())
+
+
+def test_an_upstream_with_the_dialect_of_the_client_may_break_calls(tmp_path: Path) -> None:
+    path, body = PATHS["messages"]
+    events: list[Json] = [
+        {"type": "message_start", "message": {"id": "msg_1", "type": "message", "role": "assistant", "content": []}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "t", "name": "f"}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '{"a'}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    ]
+    broken = MockReply(tuple(MockChunk(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n") for one in events))
+
+    async def work() -> None:
+        async with gateway(
+            tmp_path, [broken, json_reply({})], each={"stream": "auto", "speaks": ("messages",)}
+        ) as serving:
+            for _ in range(2):
+                await serving.post(body, path)
+            assert sent(serving) == [True, False]
 
     run(work())
 

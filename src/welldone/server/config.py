@@ -326,7 +326,7 @@ def _check_mirrors(upstreams: Sequence[LocatedUpstream]) -> None:
         if target is upstream:
             raise SettingsError(f"{origin}.mirror: choose another upstream than itself")
         if not (upstream.chat and target.chat) or upstream.stream != target.stream:
-            raise SettingsError(f"{origin}.mirror: both must support chat, and both or none of them streams")
+            raise SettingsError(f"{origin}.mirror: both must support chat, and have the same setting of stream")
 
 
 def _check_not_empty(sources: Sequence[SettingSource], environment: Mapping[str, str]) -> None:
