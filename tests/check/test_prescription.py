@@ -108,7 +108,7 @@ NO_TOOLS = {"stream": "no-tools"}
     [
         (
             rewriting_reply(ReferenceServer().answer, own_words),
-            FEW,
+            (*FEW, "usage", "same", "completions"),
             {"finish_reasons": {"Finished": "stop", 'Limit "n"': "length"}},
         ),
         (rewriting_reply(ReferenceServer().answer, cut_arguments), FEW, NO_TOOLS),
