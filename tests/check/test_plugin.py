@@ -94,7 +94,7 @@ def test_known_violations_do_not_fail_the_check() -> None:
 
 
 def test_a_known_violation_that_is_mended_fails_the_check_with_its_name() -> None:
-    with served() as url, pytest.raises(CheckFailedError, match="^failed: no longer broken, but .*: end-done-sent\n"):
+    with served() as url, pytest.raises(CheckFailedError, match=r"^failed: no longer broken, but .*: end-done-sent\n"):
         check_server(url, only=["text"], known=["end-done-sent", "tool-id-first"])
 
 

@@ -303,9 +303,11 @@ def test_a_server_that_hangs_after_a_request_is_reported_with_that_request(tmp_p
         _check_all(_hangs_after(_asks_for_no_choice, received), only=("text", "mistakes", "models"), record=tmp_path)
     )
     assert report.hang == (
-        "the server answered until `n: 0` (mistakes-values), and nothing since: a request that it answered before gets "
-        'no reply either, so it needs a restart; its last answer was to `tools: "none"` (mistakes-values)'
+        "the server answered until `n: 0` (mistakes-values), and nothing since: a request that took 0.0 s before got "
+        'no reply in 1 s; restart it before the next check (its last answer was to `tools: "none"` (mistakes-values))'
     )
+    assert report.causes[0].sentence == "the server stops answering"
+    assert '"n":0' in (report.causes[0].command or "")
     assert (report.passed, report.is_partial, report.is_interrupted) == (False, True, False)
     assert report.headline == f"failed: {report.hang}"
     after = received[next(number for number, request in enumerate(received) if _asks_for_no_choice(request)) :]

@@ -153,12 +153,12 @@ _ERROR_RULES = (
     "err-body-shape err-code-string err-refused-4xx err-status-before-stream "
     "msg-error-body msg-error-type ns-error-status gem-error-body gem-error-status"
 )
-REFUSAL_RULES = frozenset((*_ERROR_RULES.split(), "ns-error-status"))
-"""The rules that a reply is judged by where only a refusal is right."""
 _STREAM_ERROR_RULES = (
     "err-midstream-event err-then-done err-not-object-error err-not-error-field err-event-name "
     "msg-error-event msg-error-last gem-error-element gem-error-last"
 )
+REFUSAL_RULES = frozenset(f"{_ERROR_RULES} {_STREAM_ERROR_RULES} ns-error-status err-not-with-choices".split())
+"""The rules by which an answer is judged that comes in place of a refusal."""
 _LOGPROBS_RULES = "ext-logprobs-align ext-logprobs-entry ext-logprobs-finite ext-logprobs-shape cmpl-logprobs"
 _REASONING_RULES = "ext-no-think-tags ext-reasoning-before-content ext-reasoning-field"
 _ITEM_RULES = (

@@ -16,9 +16,7 @@ from welldone.check.session import Session
 from welldone.protocol.catalog import RULES, Detection, Severity
 
 _STREAM_FIELDS = ("stream", "stream_options")
-_FAILURE_CHANGE = (
-    "Find the reason in the server's log. Answer these requests, or refuse what the server does not have with a 400."
-)
+_FAILURE_CHANGE = "Find the reason in the server's log. Answer these requests, or refuse them with a 400."
 HANG_CHANGE = "Refuse this request with a 400, or answer it: no request may stop the server."
 _SEVERITIES = [severity.value for severity in Severity]
 
@@ -108,6 +106,8 @@ def _comparison(these: set[ProbeReply], answers: Iterable[ProbeReply], wrong: se
     if len(forms) != 1 or not partners or not wrong.isdisjoint(partners):
         return ""
     noun = "calls" if all(map(_has_tools, these)) else "requests"
+    if noun == "calls" and not all(map(_is_tool_call, partners)):
+        return ""
     return f"; the same {noun} {'unstreamed' if True in forms else 'streamed'} are right"
 
 

@@ -29,7 +29,6 @@ timeout of every request would take half an hour."""
 _SILENT_REQUESTS = 2  # without a byte, after which a control request is sent
 _MUCH_SLOWER = 10
 """A server that takes this many times as long as for its first answer is not just slow."""
-_CONTROL_S = 5.0  # least timeout of a control request
 _CONTROL = "control"  # its name in the server's log
 _MAX_SHOWN_CHARS = 80
 _NOT_SENT_TO_HANGING = "not sent: the server no longer answers"
@@ -141,7 +140,7 @@ class ProbeClient:
             if self._failed_requests >= _FAILED_REQUESTS_LIMIT:
                 raise HttpClientError(f"{_NOT_SENT}; {SLOW_SERVER_HINT}" if self._has_timed_out else _NOT_SENT)
             try:
-                recording = await self._record(request, probe, self.settings.timeouts.reply_s, abort_when)
+                recording = await self._record(request, probe, abort_when)
             except HttpClientError:
                 self._failed_requests += 1
                 raise
@@ -159,18 +158,19 @@ class ProbeClient:
             return recording
 
     async def _record(
-        self, request: ProbeRequest, probe: str, timeout_s: float, abort_when: AbortPredicate | None = None
+        self, request: ProbeRequest, probe: str, abort_when: AbortPredicate | None = None
     ) -> RecordedResponse:
+        timeouts = self.settings.timeouts
         return await self._record_response(
             self._root if request.is_root else self.address,
             request.method,
             request.path,
             body=request.body,
             headers=(_user_agent(probe), *request.headers),
-            timeout_s=timeout_s,
-            idle_timeout_s=timeout_s,
+            timeout_s=timeouts.reply_s,
+            idle_timeout_s=timeouts.reply_s,
             limit_bytes=MAX_REPLY_BYTES,
-            after_done_s=self.settings.timeouts.after_done_s,
+            after_done_s=timeouts.after_done_s,
             leave=abort_when,
         )
 
@@ -180,13 +180,14 @@ class ProbeClient:
         if self._control is None or self._last_answered is None or self._control[1] * _MUCH_SLOWER > limit_s:
             return  # the server may just be slow
         (request, quick_s), first, last = self._control, self._silent[0], self._last_answered
-        repeated = await self._record(request, _CONTROL, min(limit_s, max(_CONTROL_S, quick_s * _MUCH_SLOWER)))
+        repeated = await self._record(request, _CONTROL)
         self._silent.clear()
         if repeated.status is None and repeated.is_timed_out:
             self.hang_request = first[0]
             self.hang = self.settings.secrets.redact(
-                f"the server answered until {self._describe(*first)}, and nothing since: a request that it answered "
-                f"before gets no reply either, so it needs a restart; its last answer was to {self._describe(*last)}"
+                f"the server answered until {self._describe(*first)}, and nothing since: a request that took "
+                f"{quick_s:.1f} s before got no reply in {limit_s:g} s; restart it before the next check (its last "
+                f"answer was to {self._describe(*last)})"
             )
 
     def _describe(self, request: ProbeRequest, probe: str) -> str:

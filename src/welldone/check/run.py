@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
-from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
@@ -152,11 +151,11 @@ async def check(
     )
     sessions = [outcome.session for outcome in outcomes]
     causes = find_causes(_deciding_findings(report), sessions, lambda reply: repro.repro_curl(settings, reply.request))
+    hang = []
     if client.hang_request is not None:
         curl = repro.repro_curl(settings, client.hang_request)
-        hang = Cause("the server stops answering", HANG_CHANGE, (), Severity.BREAKS.value, curl)
-        causes = chain([hang], causes)
-    return msgspec.structs.replace(report, headline=text.headline(report), causes=tuple(causes))
+        hang = [Cause("the server stops answering", HANG_CHANGE, (), Severity.BREAKS.value, curl)]
+    return msgspec.structs.replace(report, headline=text.headline(report), causes=(*hang, *causes))
 
 
 def select_probes(settings: CheckSettings, probes: Sequence[Probe]) -> list[Probe]:

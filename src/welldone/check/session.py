@@ -147,10 +147,8 @@ class Session:
         if isinstance(body, dict):
             fields = {name: value for name, value in body.items() if value is not ...}
             body = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
-        endpoint = "completions" if path == COMPLETIONS_PATH else self.dialect.name
-        request = ProbeRequest(
-            method="POST", path=path, body=body, headers=headers, endpoint=endpoint, expected=expected
-        )
+        name = "completions" if path == COMPLETIONS_PATH else self.dialect.name
+        request = ProbeRequest(method="POST", path=path, body=body, headers=headers, endpoint=name, expected=expected)
         return await self.send(request, abort_when=abort_when)
 
     async def list_models(self) -> ProbeReply:

@@ -121,12 +121,12 @@ async def _send_image(session: Session) -> None:
         text["type"] = "input_text" if dialect == "responses" else "text"
     content = [text, _IMAGE_PARTS[dialect]]
     conversation: list[JsonFields] = [{"role": "user", "parts" if dialect == "gemini" else "content": content}]
-    await _send_bad_request(session, session.dialect.prompt_members(conversation), expected=ExpectedReply.ANY)
+    await _send_bad_request(session, session.dialect.prompt_members(conversation))
 
 
 async def _send_long_prompt(session: Session) -> None:
     context = await _context_tokens(session)
-    await _send_bad_request(session, session.dialect.prompt_members("a " * (2 * context)), expected=ExpectedReply.ANY)
+    await _send_bad_request(session, session.dialect.prompt_members("a " * (2 * context)))
 
 
 async def _context_tokens(session: Session) -> int:
@@ -148,14 +148,10 @@ async def _context_tokens(session: Session) -> int:
     return context
 
 
-async def _send_bad_request(
-    session: Session,
-    members: JsonFields,
-    headers: RequestHeaders = (),
-    expected: ExpectedReply = ExpectedReply.REFUSAL,
-) -> ProbeReply:
+async def _send_bad_request(session: Session, members: JsonFields, headers: RequestHeaders = ()) -> ProbeReply:
     path, body = session.dialect.write_request(_valid_body(session) | members)
-    return await session.post(path, body, headers=headers, abort_when=_is_stream_too_long, expected=expected)
+    refusal = ExpectedReply.REFUSAL
+    return await session.post(path, body, headers=headers, abort_when=_is_stream_too_long, expected=refusal)
 
 
 def _valid_body(session: Session) -> JsonFields:

@@ -17,11 +17,7 @@ def render_html(report: Report) -> str:
     body = element(
         "body",
         _html_header(report),
-        *(
-            [html_section(pluralize(len(report.causes), "cause"), *map(_html_cause, report.causes))]
-            if report.causes
-            else []
-        ),
+        *([html_section("Causes", *map(_html_cause, report.causes))] if report.causes else []),
         *([html_section(f"{pluralize(len(broken), 'rule')} broken", *broken)] if broken else []),
         *_html_clients(report),
         html_section(pluralize(len(report.probes), "probe"), _html_probes(report.probes)),
@@ -61,11 +57,8 @@ def _html_probes(probes: Sequence[ProbeResult]) -> Element:
 
 
 def _html_cause(cause: Cause) -> Element:
-    command = [element("pre", cause.command)] if cause.command else []
-    rules = [element("p", ", ".join(cause.rules), class_="quiet")] if cause.rules else []
-    return element(
-        "article", element("h3", cause.sentence), element("p", cause.change), *rules, *command, class_="card"
-    )
+    rules, command = element("p", ", ".join(cause.rules), class_="quiet"), element("pre", cause.command or "")
+    return element("article", element("h3", cause.sentence), element("p", cause.change), rules, command, class_="card")
 
 
 def _html_finding(report: Report, findings: Sequence[Finding]) -> Element:

@@ -78,20 +78,11 @@ def render_junit(report: Report) -> str:
     """One suite with a case for each probe and each rule. Findings that do not fail the check are output of a case."""
     report = sanitize_report(report)
     cases = [*_probe_cases(report), *_rule_cases(report)]
-    result = text.headline(report)
     kind = "failure" if text.is_failed(report) else "error"
     causes = "\n\n".join(f"{cause.sentence}\n{cause.change}\n{cause.command or ''}" for cause in report.causes)
-    failure = [] if report.passed else [element(kind, causes, message=result, type=report.verdict)]
-    cases.insert(
-        0, element("testcase", *failure, classname="welldone", name="result", time=f"{report.cost.seconds:.3f}")
-    )
-    values = {
-        "result": result,
-        "url": report.url,
-        "model": report.model,
-        "server": report.server,
-        "welldone": report.tool,
-    }
+    failure = [] if report.passed else [element(kind, causes, message=text.headline(report), type=report.verdict)]
+    cases.insert(0, element("testcase", *failure, classname="welldone", name="result", time="0"))
+    values = {"url": report.url, "model": report.model, "server": report.server, "welldone": report.tool}
     outcomes = {"failures": "failure", "errors": "error", "skipped": "skipped"}
     counts = {name: str(sum(case.find(tag) is not None for case in cases)) for name, tag in outcomes.items()}
     properties = (element("property", name=name, value=value) for name, value in values.items())
