@@ -303,8 +303,8 @@ def test_a_server_that_hangs_after_a_request_is_reported_with_that_request(tmp_p
         _check_all(_hangs_after(_asks_for_no_choice, received), only=("text", "mistakes", "models"), record=tmp_path)
     )
     assert report.hang == (
-        "the server answered until `n: 0` (mistakes-values), and nothing since: a request that took 0.0 s before got "
-        'no reply in 1 s; restart it before the next check (its last answer was to `tools: "none"` (mistakes-values))'
+        'the server answered until `tools: "none"` (mistakes-values), and nothing since: no reply to `n: 0` '
+        "(mistakes-values), and none in 1 s to a request that took 0.0 s before; restart it before the next check"
     )
     assert report.causes[0].sentence == "the server stops answering"
     assert '"n":0' in (report.causes[0].command or "")
@@ -321,6 +321,25 @@ def test_a_server_that_hangs_after_a_request_is_reported_with_that_request(tmp_p
     assert lines[0] == lines[-1] == report.headline
     assert not any("raise --timeout" in line for line in lines)
     assert "stopped answering" in machine.render_badge(report)
+
+
+def test_an_answer_to_an_invalid_request_is_shown_before_the_silence() -> None:
+    """As LitServe: `n: 0` gets an empty stream, and later requests get nothing."""
+    ideal, asked = ReferenceServer(), list[MockHttpRequest]()
+
+    def handler(http_request: MockHttpRequest) -> MockReply:
+        if asked:
+            return FAULT_REPLIES["hang-first"]
+        if _asks_for_no_choice(http_request):
+            asked.append(http_request)
+            return FAULT_REPLIES["empty"]
+        return ideal.answer(http_request)
+
+    report = run(_check_all(handler, only=("text", "mistakes-values", "mistakes-model")))
+    assert report.hang.startswith(
+        "the server answered until `n: 0` (mistakes-values), and nothing since: no reply to `stop: 7` (mistakes-values)"
+    )
+    assert '"n":0' in (report.causes[0].command or "")
 
 
 def test_a_request_without_a_control_request_does_not_show_a_hang() -> None:
@@ -359,7 +378,7 @@ def test_a_request_that_stops_the_server_is_described(body: bytes | None, shown:
         async with serving(_hangs_after(stop, [])) as url:
             return await check(CheckSettings(url=url, timeouts=HANG_TIMEOUTS), probes=probes)
 
-    assert run(work()).hang.startswith(f"the server answered until {shown}, and nothing since")
+    assert f"and nothing since: no reply to {shown}, and none in 1 s" in run(work()).hang
 
 
 def test_an_overloaded_server_is_retried_within_a_time_budget() -> None:

@@ -84,10 +84,11 @@ class ProbeClient:
         self.hang: str = ""
         """What happened to a server that answered at first and then stopped; empty if it did not."""
         self.hang_request: ProbeRequest | None = None
-        """The first request without a reply."""
+        """The invalid request that was last answered without a refusal, or else the first one without a reply."""
         self._control: tuple[ProbeRequest, float] | None = None
         """A plain request that was answered, and the seconds that it took."""
         self._last_answered: tuple[ProbeRequest, str] | None = None
+        self._has_refused: bool = False
         self._silent: list[tuple[ProbeRequest, str]] = []
         """Requests without a byte of a reply since the last answer."""
 
@@ -153,6 +154,7 @@ class ProbeClient:
             elif not recording.is_abandoned:
                 self._silent.clear()
                 self._last_answered = request, probe
+                self._has_refused = recording.status is not None and 400 <= recording.status < 500
                 if self._control is None and request.expected is ExpectedReply.ANSWER and recording.status == 200:
                     self._control = request, recording.ended_s
             return recording
@@ -183,11 +185,12 @@ class ProbeClient:
         repeated = await self._record(request, _CONTROL)
         self._silent.clear()
         if repeated.status is None and repeated.is_timed_out:
-            self.hang_request = first[0]
+            is_last = last[0].expected is ExpectedReply.REFUSAL and not self._has_refused
+            self.hang_request = last[0] if is_last else first[0]
             self.hang = self.settings.secrets.redact(
-                f"the server answered until {self._describe(*first)}, and nothing since: a request that took "
-                f"{quick_s:.1f} s before got no reply in {limit_s:g} s; restart it before the next check (its last "
-                f"answer was to {self._describe(*last)})"
+                f"the server answered until {self._describe(*last)}, and nothing since: no reply to "
+                f"{self._describe(*first)}, and none in {limit_s:g} s to a request that took {quick_s:.1f} s before; "
+                "restart it before the next check"
             )
 
     def _describe(self, request: ProbeRequest, probe: str) -> str:
