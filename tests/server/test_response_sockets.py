@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -361,8 +362,10 @@ def test_an_old_connection_gets_an_error_event_and_is_closed(tmp_path: Path) -> 
 
 def test_a_slow_reader_pauses_the_generation_and_is_disconnected(tmp_path: Path) -> None:
     async def work() -> None:
-        endless = MockReply((ROLE, MockChunk(HELLO.text.replace("Hello", "x" * 30_000))), end="endless")
+        endless = MockReply((ROLE, MockChunk(HELLO.text.replace("Hello", "x" * 100))), end="endless")
         async with session(tmp_path, endless, write_s=0.5) as (serving, client):
+            # The buffers of the sockets must be full before the answer is too long to be repeated at its end.
+            client.socket.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             await client.send()
             await client.receive()
             client.socket.transport.pause_reading()
