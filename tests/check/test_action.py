@@ -110,7 +110,7 @@ def test_a_correct_server_passes_and_every_report_is_written(runner: Runner) -> 
         code = runner.run(url=url, args="--only text,usage\n--jobs 2\n")
     assert code == 0, runner.shown
     assert runner.outputs == {"verdict": "pass", "passed": "true"}
-    assert runner.summary.startswith("<h3>welldone check: pass</h3>")
+    assert runner.summary.startswith("<h3>welldone check passed: no rule broken</h3>")
     folder = runner.work / "welldone-report"
     assert {path.name for path in folder.iterdir()} == {"traces", *(f"check.{form}" for form in FORMS)}
     assert (folder / "traces" / "text-1.json").exists()
