@@ -52,8 +52,7 @@ def _repeat_role(request: Json, data: Json) -> Json:
 def test_streamed_tool_calls_are_compared_with_the_same_calls_unstreamed() -> None:
     (cause,) = _check(_with_cut_tool_streams).causes
     assert cause.sentence == (
-        "the connection is closed before the answer has ended, in all 5 streamed tool calls; "
-        "the same calls unstreamed are right"
+        "the stream ends in the middle of the answer, in all 5 streamed tool calls; the same calls unstreamed are right"
     )
     assert cause.change.startswith("Send the rest of the answer, with its finish reason")
     assert cause.rules == ("end-no-early-eof",)
@@ -69,7 +68,7 @@ def test_without_a_right_reply_nothing_is_compared() -> None:
 
     assert _sentences(unstreamed_fails) == [
         "answers end in an error, in 1 of 8 replies with tools",
-        "the connection is closed before the answer has ended, in all 5 streamed tool calls",
+        "the stream ends in the middle of the answer, in all 5 streamed tool calls",
     ]
 
 
@@ -89,7 +88,7 @@ def test_rules_that_one_mistake_breaks_are_one_cause() -> None:
 def test_the_most_frequent_cause_of_a_severity_comes_first() -> None:
     handler = rewriting_reply(_with_cut_tool_streams, _repeat_role)
     few, more = _sentences(handler, only=("tools",)), _sentences(handler)
-    assert few[0].startswith("the connection is closed before the answer has ended")
+    assert few[0].startswith("the stream ends in the middle of the answer")
     assert few[1] == "role on every chunk, in 2 of 7 streams with tools"
     assert more[0] == "role on every chunk, in 6 of 11 streams"
 

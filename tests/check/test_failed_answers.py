@@ -1,4 +1,4 @@
-"""Servers whose answers end in an error: the run fails, and every format says so in its first line."""
+"""Servers whose answers end in an error: the run fails, and every format has that in its first line."""
 
 import json
 from collections.abc import Callable
@@ -12,16 +12,19 @@ from tests.check.background import served
 from tests.check.serving import TEST_TIMEOUTS, Handler, Json, request_json, serving
 from tests.http.aio import run
 from tests.table import table
+from welldone.check.api import CheckFailedError, check_server
+from welldone.check.applicability import UNCOVERED
 from welldone.check.report import Report, Verdict
 from welldone.check.reports import html, machine, text
 from welldone.check.run import check
 from welldone.check.settings import DIALECTS, CheckSettings
 from welldone.cli import check as check_command
-from welldone.mock.faults import error_reply
+from welldone.mock.faults import FAULT_REPLIES, error_reply
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockChunk, MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
 from welldone.protocol import sse
+from welldone.protocol.catalog import RULES
 
 MESSAGE = "CUDA out of memory"
 ERROR = {"error": {"message": MESSAGE, "type": "server_error", "param": None, "code": None}}
@@ -38,30 +41,52 @@ def _is_streamed(request: Json) -> bool:
     return request.get("stream") is True
 
 
-FAILING: dict[str, Callable[[Json], object]] = {
-    "all": lambda _: True,
-    "some": lambda request: request.get("temperature") != 0 or request.get("stop"),
-    "only streamed": _is_streamed,
-    "only unstreamed": lambda request: not _is_streamed(request),
-    "only tool requests": lambda request: request.get("tools"),
+FAILING: dict[str, tuple[Callable[[Json], object], str]] = {
+    "all": (lambda _: True, ", in all {failed} replies"),
+    "some": (lambda request: request.get("temperature") != 0 or request.get("stop"), ", in {failed} of {all} replies"),
+    "only streamed": (_is_streamed, ", in all {failed} streams; the same requests unstreamed are right"),
+    "only unstreamed": (
+        lambda request: not _is_streamed(request),
+        ", in all {failed} replies that are not streamed; the same requests streamed are right",
+    ),
+    "only tool requests": (lambda request: request.get("tools"), ", in all {failed} replies with tools"),
 }
+"""Which requests fail, and how the cause describes them."""
 
 
-def failing(is_failing: Callable[[Json], object], endpoint: str = "chat", status: int = 500) -> Handler:
-    """A reference server that answers valid requests with an error: after the first chunk, or with a status."""
+def _end_in_an_error(reply: MockReply, endpoint: str) -> MockReply:
+    """An error after the first chunk, or status 500."""
+    if "stream" not in str(reply.headers):
+        return json_reply(ERROR, 500)
+    return MockReply((*reply.pieces[:1], MockChunk(STREAMED_ERRORS[endpoint])), headers=dict(sse.HEADERS))
+
+
+def _with_status_200(reply: MockReply, endpoint: str) -> MockReply:
+    if "stream" not in str(reply.headers):
+        return json_reply({"error": MESSAGE})
+    return MockReply((MockChunk(STREAMED_ERRORS[endpoint]),), headers=dict(sse.HEADERS))
+
+
+def failing(
+    is_failing: Callable[[Json], object],
+    endpoint: str = "chat",
+    fail: Callable[[MockReply, str], MockReply] = _end_in_an_error,
+) -> Handler:
+    """A reference server that fails valid requests."""
     ideal = ReferenceServer()
 
     def handler(http_request: MockHttpRequest) -> MockReply:
         reply, request = ideal.answer(http_request), request_json(http_request)
         is_answer = http_request.path.partition("?")[0].endswith(POST_PATHS) and reply.status == 200
-        if not is_answer or not is_failing(request):
-            return reply
-        if "stream" in str(reply.headers):
-            pieces = (*reply.pieces[:1], MockChunk(STREAMED_ERRORS[endpoint]))
-            return MockReply(pieces, headers=dict(sse.HEADERS))
-        return json_reply(ERROR, status)
+        return fail(reply, endpoint) if is_answer and is_failing(request) else reply
 
     return handler
+
+
+def _after_discovery(handler: Handler) -> Handler:
+    """The same server, but the first request is answered."""
+    ideal = ReferenceServer()
+    return lambda request: (ideal.answer if "discovery" in request.headers["user-agent"] else handler)(request)
 
 
 def _check(handler: Handler, **settings: Any) -> Report:  # noqa: ANN401 - of CheckSettings
@@ -74,22 +99,54 @@ def _check(handler: Handler, **settings: Any) -> Report:  # noqa: ANN401 - of Ch
 
 @table("name", FAILING)
 def test_a_server_that_fails_requests_that_must_succeed_does_not_pass(name: str) -> None:
-    report = _check(failing(FAILING[name]))
+    is_failing, where = FAILING[name]
+    report = _check(failing(is_failing))
     assert not report.passed
     assert report.verdict in (Verdict.ERROR, Verdict.FAIL)
     count = f"failed: {report.failed_answers} of {report.answers} answers ended in an error: {MESSAGE}"
     assert report.headline.startswith(count)
     assert (report.failed_answers == report.answers) is (name == "all")
+    counts = {"failed": report.failed_answers, "all": report.answers}
+    assert report.causes[0].sentence == f"answers end in an error{where.format(**counts)}"
     for probe in report.probes:
-        assert probe.verdict is not Verdict.PASS or not probe.failed_answers
+        if probe.failed_answers:
+            assert probe.verdict in (Verdict.ERROR, Verdict.FAIL)
+            assert probe.reason == f"the answer ended in an error: {MESSAGE}"
+        assert probe.rules or probe.verdict is not Verdict.PASS
+    unheard = [rule for rule in report.rules if rule.verdict is Verdict.NOT_APPLICABLE and rule.id not in UNCOVERED]
+    failures = ("ended in an error", "the answer was too fast to measure")
+    assert not [rule for rule in unheard if not any(words in rule.reason for words in failures)]
 
 
-def test_a_server_that_fails_every_answer_passes_no_probe_that_needs_one() -> None:
-    report = _check(failing(lambda _: True))
+@table(
+    ("fail", "message"),
+    [
+        (_end_in_an_error, MESSAGE),
+        (lambda *_: json_reply(ERROR, 500), MESSAGE),
+        (_with_status_200, MESSAGE),
+        (lambda *_: MockReply((MockChunk(MESSAGE),), 502, framing="length"), MESSAGE),
+        (lambda *_: MockReply((), 500, framing="length"), "status 500"),
+        (lambda *_: FAULT_REPLIES["close-first"], "the connection was lost before the reply was complete"),
+    ],
+    ids=["at the end", "500", "200", "plain text", "empty", "no reply"],
+)
+def test_no_form_of_failure_passes(fail: Callable[[MockReply, str], MockReply], message: str) -> None:
+    report = _check(_after_discovery(failing(lambda _: True, fail=fail)))
+    assert report.headline.startswith(f"failed: {report.answers} of {report.answers} answers ended in an error: ")
+    assert report.failures == (message,)
     passed = {probe.name.partition("-")[0] for probe in report.probes if probe.verdict is Verdict.PASS}
-    assert passed <= {"mistakes", "models", "http"}
-    rules = {rule.id: rule for rule in report.rules}
-    assert rules["tool-id-first"].reason == (f"no reply had a tool call; {report.answers} answers ended in an error")
+    assert passed <= {"mistakes", "models"}
+    # The requests are valid: a missing refusal is not the mistake.
+    assert "err-refused-4xx" not in report.findings_by_rule
+
+
+def test_a_server_that_fails_every_answer_has_true_reasons() -> None:
+    report = _check(failing(lambda _: True, fail=lambda *_: json_reply(ERROR, 500)))
+    rules = {rule.id: rule.reason for rule in report.rules}
+    also = f"; {report.answers} answers ended in an error"
+    assert rules["tool-id-first"] == f"no reply had a tool call{also}"
+    assert rules["cmpl-text-string"] == f"the completions endpoint sent no answer{also}"
+    assert rules["live-no-special-tokens"] == f"the answer ended in an error: {MESSAGE}"
     auto = next(probe for probe in report.probes if probe.name == "tools-auto")
     assert (auto.verdict, auto.reason) == (Verdict.ERROR, f"the answer ended in an error: {MESSAGE}")
 
@@ -156,10 +213,24 @@ def test_the_first_line_of_every_format_has_the_failures() -> None:
     assert f"{report.answers} of {report.answers} answers failed" in machine.render_badge(report)
 
 
-def test_the_exit_code_of_failures_is_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@table("name", FAILING)
+def test_the_exit_code_of_failures_is_1(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "report.json"
-    with served(failing(lambda request: request.get("tools"))) as url:
-        assert check_command.run([url, "--only", "tools,text", "--report", str(path)]) == 1
+    with served(failing(FAILING[name][0])) as url:
+        assert check_command.run([url, "--only", "tools,text,choices", "--report", str(path)]) == 1
     output = capsys.readouterr().out
     assert output.startswith("failed: ")
+    assert f"answers ended in an error: {MESSAGE}\n" in output
     assert json.loads(path.read_text("utf-8"))["headline"] == output.splitlines()[0]
+
+
+def test_no_baseline_permits_failed_answers() -> None:
+    report = _check(failing(lambda request: request.get("tools")), only=("tools", "text"), known=frozenset(RULES))
+    assert report.headline.startswith(f"failed: 8 of {report.answers} answers ended in an error: {MESSAGE}")
+    assert (report.passed, report.stale) == (False, ())
+
+
+def test_a_server_that_fails_every_answer_fails_a_test_of_pytest() -> None:
+    with served(failing(lambda _: True)) as url, pytest.raises(CheckFailedError) as caught:
+        check_server(url, only=["text"])
+    assert str(caught.value).startswith(f"failed: 4 of 4 answers ended in an error: {MESSAGE}\n")

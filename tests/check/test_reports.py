@@ -465,7 +465,7 @@ def test_many_probes_with_the_same_broken_rules_take_one_line() -> None:
     alike = tuple(msgspec.structs.replace(broken, name=name, broken=("delta-role-once",)) for name in names)
     late = msgspec.structs.replace(alike[0], name="late", broken=("sse-no-bom",), is_incomplete=True)
     lines = terminal_lines(msgspec.structs.replace(report, probes=(*alike, late)))
-    assert "fail  delta-role-once: in one, two, three, four" in lines
+    assert "fail  4 probes (one, two, three, four): delta-role-once" in lines
     assert [line for line in lines if line.startswith("late ")]
     few = terminal_lines(msgspec.structs.replace(report, probes=alike[:3]))
     assert sum(line.startswith(("one ", "two ", "three ")) for line in few) == 3

@@ -1,7 +1,8 @@
 """A check run: verdicts, findings, redaction, retries, progress and trace files."""
 
+import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -153,6 +154,8 @@ def test_a_rule_of_the_baseline_that_is_no_longer_broken_fails() -> None:
     report = run(_check(ReferenceServer().answer, known=frozenset({"end-done-sent", "tool-id-first"})))
     assert (report.verdict, report.passed, report.stale) == (Verdict.PASS, False, ("end-done-sent",))
     assert report.headline == "failed: no longer broken, but still listed as known: end-done-sent"
+    assert text.render_terminal(report, lambda text, _: text)[0] == report.headline
+    assert text.render_markdown(report).startswith(f"<h3>welldone check {report.headline}</h3>")
     suite = ElementTree.fromstring(machine.render_junit(report)).find("testsuite")
     assert suite is not None
     stale = suite.find("testcase[@name='end-done-sent']/failure")
@@ -160,6 +163,18 @@ def test_a_rule_of_the_baseline_that_is_no_longer_broken_fails() -> None:
     assert stale.get("type") == "stale"
     notes = json.loads(machine.render_sarif(report))["runs"][0]["invocations"][0]["toolExecutionNotifications"]
     assert [note["message"]["text"] for note in notes] == [report.headline]
+
+
+def test_a_rule_of_the_baseline_that_no_longer_exists_fails() -> None:
+    report = run(_check(NO_DONE, known=frozenset({"end-done-sent", "end-done-missing"})))
+    assert (report.passed, report.stale) == (False, ("end-done-missing",))
+    machine.render_junit(report)
+
+
+@table("rules", [("sse-no-bom",), ("tool-id-first", "sse-no-bom")])
+def test_a_rule_of_the_baseline_that_is_not_judged_does_not_fail(rules: tuple[str, ...]) -> None:
+    report = run(_check(ReferenceServer().answer, known=frozenset({"end-done-sent", "tool-id-first"}), rules=rules))
+    assert (report.passed, report.stale) == (True, ())
 
 
 def test_a_profile_selects_the_rules_that_affect_its_client() -> None:
@@ -274,7 +289,11 @@ def test_no_more_requests_are_sent_to_a_server_that_answers_only_plain_ones(jobs
     assert sum(probe.reason.startswith("not sent: 8 earlier requests") for probe in report.probes) == 40 - len(hanging)
 
 
-def _hangs_after(is_last: Callable[[MockHttpRequest], bool], received: list[MockHttpRequest]) -> Handler:
+def _hangs_after(
+    is_last: Callable[[MockHttpRequest], bool],
+    received: list[MockHttpRequest],
+    silence: MockReply = FAULT_REPLIES["hang-first"],
+) -> Handler:
     """A correct server that sends nothing any more from such a request on."""
     ideal, hung = ReferenceServer(), list[MockHttpRequest]()
 
@@ -282,7 +301,7 @@ def _hangs_after(is_last: Callable[[MockHttpRequest], bool], received: list[Mock
         received.append(http_request)
         if hung or is_last(http_request):
             hung.append(http_request)
-            return FAULT_REPLIES["hang-first"]
+            return silence
         return ideal.answer(http_request)
 
     return handler
@@ -297,11 +316,15 @@ def _asks_for_no_choice(http_request: MockHttpRequest) -> bool:
     return '"n":0' in http_request.body
 
 
-def test_a_server_that_hangs_after_a_request_is_reported_with_that_request(tmp_path: Path) -> None:
+@table(
+    "silence",
+    [FAULT_REPLIES["hang-first"], MockReply(end="hang")],
+    ids=["nothing", "only a head"],
+)
+def test_a_server_that_hangs_after_a_request_is_reported_with_that_request(silence: MockReply, tmp_path: Path) -> None:
     received: list[MockHttpRequest] = []
-    report = run(
-        _check_all(_hangs_after(_asks_for_no_choice, received), only=("text", "mistakes", "models"), record=tmp_path)
-    )
+    server, only = _hangs_after(_asks_for_no_choice, received, silence), ("text", "mistakes", "models")
+    report = run(_check_all(server, only=only, record=tmp_path))
     assert report.hang == (
         'the server answered until `tools: "none"` (mistakes-values), and nothing since: no reply to `n: 0` '
         "(mistakes-values), and none in 1 s to a request that took 0.0 s before; restart it before the next check"
@@ -317,6 +340,8 @@ def test_a_server_that_hangs_after_a_request_is_reported_with_that_request(tmp_p
     reasons = {probe.name: probe.reason for probe in report.probes}
     assert reasons["mistakes-values"] == "timed out after 1 s"
     assert reasons["mistakes-path"] == "not sent: the server no longer answers"
+    rules = {rule.id: rule.reason for rule in report.rules}
+    assert rules["tool-id-first"] == "no reply had a tool call; 5 probes got no complete reply"
     lines = text.render_terminal(report, lambda text, _: text)
     assert lines[0] == lines[-1] == report.headline
     assert not any("raise --timeout" in line for line in lines)
@@ -340,6 +365,50 @@ def test_an_answer_to_an_invalid_request_is_shown_before_the_silence() -> None:
         "the server answered until `n: 0` (mistakes-values), and nothing since: no reply to `stop: 7` (mistakes-values)"
     )
     assert '"n":0' in (report.causes[0].command or "")
+
+
+async def _check_silent_probes(handler: Handler, later: Callable[[Session], Awaitable[object]]) -> Report:
+    """A run in which two requests get no reply, while another probe runs."""
+    probes = [Probe(name=name, description="", run=_text) for name in ("silent-1", "silent-2")]
+    async with serving(handler) as url:
+        settings = CheckSettings(url=url, timeouts=HANG_TIMEOUTS, rules=("end-done-sent",))
+        return await check(settings, probes=[TEXT, *probes, Probe(name="later", description="", run=later)])
+
+
+def _is_silent(http_request: MockHttpRequest) -> bool:
+    return "(silent-" in http_request.headers["user-agent"]
+
+
+def test_a_server_that_answers_the_control_request_does_not_hang() -> None:
+    received: list[str] = []
+
+    def handler(http_request: MockHttpRequest) -> MockReply:
+        received.append(http_request.headers["user-agent"].partition("check ")[2])
+        return FAULT_REPLIES["hang-first"] if _is_silent(http_request) else ReferenceServer().answer(http_request)
+
+    report = run(_check_silent_probes(handler, _text))
+    assert (report.hang, report.verdict, report.is_partial) == ("", Verdict.TIMED_OUT, False)
+    assert received.count("(control)") == 1
+
+
+def test_a_server_that_answers_another_request_meanwhile_does_not_hang() -> None:
+    """It is only slow: the control request waits behind others."""
+    is_control_sent = asyncio.Event()
+
+    def handler(http_request: MockHttpRequest) -> MockReply:
+        is_control = "(control)" in http_request.headers["user-agent"]
+        if is_control:
+            is_control_sent.set()
+        is_late = is_control or _is_silent(http_request)
+        return FAULT_REPLIES["hang-first"] if is_late else ReferenceServer().answer(http_request)
+
+    async def later(session: Session) -> None:
+        await is_control_sent.wait()
+        await _text(session)
+
+    report = run(_check_silent_probes(handler, later))
+    assert (report.hang, report.verdict, report.is_partial) == ("", Verdict.TIMED_OUT, False)
+    assert report.probes[-1].verdict is Verdict.PASS
 
 
 def test_a_request_without_a_control_request_does_not_show_a_hang() -> None:

@@ -59,6 +59,25 @@ def test_a_finding_of_the_baseline_does_not_fail(here: Run, tmp_path: Path) -> N
         assert here("check", url, "--only", "text", "--baseline", before).code == 0
 
 
+def test_a_finding_of_the_baseline_that_is_gone_fails(here: Run, mock: Mock, tmp_path: Path) -> None:
+    before = str(tmp_path / "before.json")
+    with served(without_done()) as url:
+        here("check", url, "--only", "text", "--report", before)
+    ran = here("check", _url(mock), "--only", "text", "--baseline", before)
+    assert ran.code == 1
+    assert ran.out.startswith(b"failed: no longer broken, but still listed as known: end-done-sent\n")
+    assert here("check", _url(mock), "--only", "models", "--baseline", before).code == 0
+
+
+def test_a_report_that_cannot_be_written_does_not_hide_the_result(here: Run, mock: Mock, tmp_path: Path) -> None:
+    (tmp_path / "full.json").symlink_to("/dev/full")
+    reports = ("--report", str(tmp_path / "full.json"), "--report", str(tmp_path / "check.json"))
+    ran = here("check", _url(mock), "--only", "text", *reports)
+    assert (ran.code, ran.notes) == (2, f"cannot write {tmp_path / 'full.json'}: no space left on device\n")
+    assert ran.out.startswith(b"passed: no rule broken\n")
+    assert json.loads((tmp_path / "check.json").read_bytes())["passed"]
+
+
 def test_the_format_of_a_report_follows_its_extension(here: Run, mock: Mock, tmp_path: Path) -> None:
     names = ["check.json", "check.xml", "check.md", "check.html", "check.sarif", "check.svg"]
     paths = [tmp_path / name for name in names]

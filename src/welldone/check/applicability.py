@@ -200,7 +200,7 @@ CONDITIONS = (
         _NO_USAGE,
     ),
     Condition("n", lambda view: len(view.choices) > 1, "no reply had several choices"),
-    Condition("cmpl", reason="the completions endpoint sent no reply"),
+    Condition("cmpl", reason="the completions endpoint sent no answer"),
     Condition(
         _LOGPROBS_RULES,
         lambda view: any(part.choice.get("logprobs") is not None for part in view.choice_deltas),

@@ -88,11 +88,11 @@ async def _first_answer(client: ProbeClient, facts: ServerFacts, names: list[str
             break
         facts = msgspec.structs.replace(facts, members=members, limit_field=limit_name)
         reply = await _send_greeting(client, facts, _GREETING_TOKENS, stream=False)
-    if reply.status is not None and (reply.status >= 500 or (reply.is_ok and not _is_checkable(reply))):
+    if reply.status is not None and not (_is_checkable(reply) or 300 <= reply.status < 500):
         streamed = await _send_greeting(client, facts, _GREETING_TOKENS, stream=True)  # some servers only stream
         reply = streamed if _is_checkable(streamed) or not reply.is_ok else reply
     url, name = client.settings.url, client.settings.endpoint
-    if reply.failure and facts.model in names:
+    if reply.status is not None and reply.failure and facts.model in names:
         return facts, reply  # the probes show which requests fail
     if reply.recording.is_timed_out:
         raise CheckUnreachableError(f"{url}: a {name} request {client.timeout_message()}")

@@ -90,7 +90,7 @@ class ProbeClient:
         self._last_answered: tuple[ProbeRequest, str] | None = None
         self._has_refused: bool = False
         self._silent: list[tuple[ProbeRequest, str]] = []
-        """Requests without a byte of a reply since the last answer."""
+        """Requests without a byte of a body since the last reply."""
 
     async def send(
         self, request: ProbeRequest, probe: str, abort_when: AbortPredicate | None = None
@@ -147,11 +147,11 @@ class ProbeClient:
                 raise
             self._failed_requests += recording.is_abandoned
             self._has_timed_out = self._has_timed_out or recording.is_timed_out
-            if recording.is_timed_out and recording.status is None:
+            if recording.is_timed_out and not recording.body:
                 self._silent.append((request, probe))
                 if len(self._silent) == _SILENT_REQUESTS:
                     await self._send_control()
-            elif not recording.is_abandoned:
+            else:
                 self._silent.clear()
                 self._last_answered = request, probe
                 self._has_refused = recording.status is not None and 400 <= recording.status < 500
@@ -184,7 +184,7 @@ class ProbeClient:
         (request, quick_s), first, last = self._control, self._silent[0], self._last_answered
         repeated = await self._record(request, _CONTROL)
         self._silent.clear()
-        if repeated.status is None and repeated.is_timed_out:
+        if repeated.is_timed_out and not repeated.body and self._last_answered is last:
             is_last = last[0].expected is ExpectedReply.REFUSAL and not self._has_refused
             self.hang_request = last[0] if is_last else first[0]
             self.hang = self.settings.secrets.redact(

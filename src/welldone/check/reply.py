@@ -123,8 +123,8 @@ class ProbeReply:
 
     @property
     def is_ok(self) -> bool:
-        """Whether the status is 2xx."""
-        return self.status is not None and 200 <= self.status < 300
+        """Whether the status is 2xx, and the answer did not end in an error."""
+        return self.status is not None and 200 <= self.status < 300 and not self.failure
 
     @property
     def is_stream(self) -> bool:
@@ -169,11 +169,13 @@ class ProbeReply:
 
         A refusal has a 4xx, a 501, or a 500 whose message blames the request. An overloaded server may answer later.
         """
-        status = self.status or 0
+        status = self.status
         if self.request.expected is not ExpectedReply.ANSWER or status in (501, *OVERLOAD_STATUSES):
             return ""
+        if status is None:
+            return "" if self.is_partial else self.recording.error or "no reply"
         message = self._error_message
-        is_failed = bool(self._error) if self.is_ok else status >= 500
+        is_failed = bool(self._error) if status < 300 else status >= 500
         is_refusal = status == 500 and (BAD_REQUEST.search(message) or OVERFLOW.search(message))
         return message or f"status {status}" if is_failed and not is_refusal else ""
 

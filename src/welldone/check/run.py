@@ -122,8 +122,8 @@ async def check(
     elif is_timed_out and not findings:
         verdict = Verdict.TIMED_OUT
     rules, known = _rule_results(outcomes, rule_ids), settings.known or frozenset()
-    passing = {rule.id for rule in rules if rule.verdict is Verdict.PASS}
-    stale = [] if is_partial or is_incomplete or failures else [rule for rule in RULES if rule in passing & known]
+    gone = {rule.id for rule in rules if rule.verdict is Verdict.PASS} | (known - RULES.keys())
+    stale = [] if is_partial or is_incomplete or failures else sorted(known & gone)
     report = Report(
         tool=__version__,
         date=date,
@@ -270,8 +270,9 @@ def _probe_result(outcome: ProbeOutcome) -> ProbeResult:
 def _probe_verdict(outcome: ProbeOutcome) -> tuple[Verdict, str]:
     session = outcome.session
     verdict = _verdict_for(violation.severity for violation in session.violations)
-    if session.failures and verdict is not Verdict.FAIL:
-        return Verdict.ERROR, f"{ENDED_IN_ERROR}: {session.failures[0]}"
+    if session.failures:
+        is_broken = verdict is Verdict.FAIL
+        return verdict if is_broken else Verdict.ERROR, f"{ENDED_IN_ERROR}: {session.failures[0]}"
     if session.violations:
         return verdict, outcome.reason
     if session.is_timed_out:
@@ -371,7 +372,9 @@ def _not_judged(rule: str, outcomes: Sequence[ProbeOutcome]) -> tuple[Verdict, s
             return Verdict.UNSUPPORTED, outcome.reason
     reasons = [outcome.session.inapplicable.get(rule) or outcome.reason for outcome in probed]
     failures = sum(len(outcome.session.failures) for outcome in outcomes)
+    missing = sum(outcome.session.is_incomplete or not outcome.is_finished for outcome in outcomes)
     also = f"; {pluralize(failures, 'answer')} ended in an error" if failures else ""
+    also += f"; {pluralize(missing, 'probe')} got no complete reply" if missing else ""
     return Verdict.NOT_APPLICABLE, next(filter(None, reasons), None) or f"{not_applicable_reason(rule)}{also}"
 
 

@@ -288,7 +288,7 @@ class Session:
     def _judge_status_and_silence(self, reply: ProbeReply) -> None:
         expected = "a reply, or a 4xx with the reason"
         if reply.status is None:
-            if not reply.is_partial:
+            if not reply.is_partial and not reply.failure:
                 observed = reply.recording.error or "no reply"
                 self.check_rule(REFUSED_4XX_RULE, reply, False, observed, expected, severity=Severity.BREAKS)
         elif reply.status >= 400 and reply.status not in OVERLOAD_STATUSES and not reply.failure:

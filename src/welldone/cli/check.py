@@ -258,11 +258,18 @@ async def _prescribe(report: Report, settings: CheckSettings) -> Report:
 
 
 def _output_report(report: Report, options: Namespace) -> None:
+    problems = []
     for path in options.report:
-        with ui.file_errors("write", path):
-            reporting.write_report(report, path, renderers.RENDERERS)
+        try:
+            with ui.file_errors("write", path):
+                reporting.write_report(report, path, renderers.RENDERERS)
+        except UsageError as error:
+            problems.append(str(error))
     if options.json:
         ui.print_line(machine.render_json(report))
-        return
-    ui.print_lines(text.render_terminal(report, ui.colorize, is_verbose=options.verbose, width=ui.terminal_width()))
-    ui.print_lines(render_lines(report))
+    else:
+        width = ui.terminal_width()
+        ui.print_lines(text.render_terminal(report, ui.colorize, is_verbose=options.verbose, width=width))
+        ui.print_lines(render_lines(report))
+    if problems:
+        raise UsageError("; ".join(problems))

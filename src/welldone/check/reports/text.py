@@ -219,8 +219,8 @@ def _probe_lines(report: Report, paint: Paint, width: int | None, *, is_verbose:
     lines += _verdict_table([row for probe, row in listed if _shared_result(probe) not in large], paint, width)
     for (verdict, result), probes in alike:
         if (verdict, result) in large:
-            names = ", ".join(probe.name for probe, _ in probes)
-            lines += _verdict_lines(verdict, f"{result}: in {names}", paint, width)
+            names = _join_names([probe.name for probe, _ in probes])
+            lines += _verdict_lines(verdict, f"{pluralize(len(probes), 'probe')} ({names}): {result}", paint, width)
     return lines
 
 
