@@ -158,7 +158,8 @@ lock: ## recompile requirements/*.in (needs uv)
 LOCK_CPU = $(filter-out --universal,$(LOCK)) --python-platform x86_64-manylinux_2_28 \
 	$(addprefix --no-emit-package ,torchvision torchaudio torchcodec triton)
 lock-servers: ## recompile requirements/servers-*.in and guidellm.in (needs uv, and PyTorch's CPU builds in UV_INDEX)
-	$(LOCK) --output-file requirements/servers-llama-cpp-python.txt requirements/servers-llama-cpp-python.in
+	set -e; for name in servers-llama-cpp-python servers-litserve servers-hayhooks servers-mlx; do \
+		$(LOCK) --output-file requirements/$$name.txt requirements/$$name.in; done
 	set -e; for name in servers-transformers servers-vllm guidellm; do \
 		$(LOCK_CPU) --output-file requirements/$$name.txt requirements/$$name.in; done
 
