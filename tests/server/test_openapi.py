@@ -21,6 +21,9 @@ from tests.table import table
 from welldone.config.model import ModelSettings
 from welldone.gateway.errors import ApiError, ErrorFormat
 from welldone.mock.script import MockScript
+from welldone.protocol.dialects.anthropic.objects import USAGE_COUNTS
+from welldone.protocol.dialects.responses.objects import RESPONSE_DEFAULTS
+from welldone.protocol.envelope import REPLY_OBJECT, Endpoint
 from welldone.protocol.json_budget import run_to_completion
 from welldone.schemas.anthropic import AnthropicRequest
 from welldone.schemas.chat import ChatRequest, CompletionRequest
@@ -43,6 +46,7 @@ from welldone.server.requests.ollama import CHAT_OPTIONS, read_ollama_chat, read
 from welldone.server.requests.response_items import read_input_items
 from welldone.server.requests.responses import compaction_chat, read_storage_options, responses_to_chat
 from welldone.server.requests.vectors import read_detokenize, read_embeddings, read_rerank, read_tokenize
+from welldone.server.resume.api import LAST_EVENT_HEADER, RESUME_HEADER
 
 WHOLE: Any = json.loads(json.dumps(full_openapi_document()))
 SCHEMAS = WHOLE["components"]["schemas"]
@@ -230,6 +234,19 @@ def _schemas(value: object) -> Iterator[Any]:
 )
 def test_every_known_field_is_in_the_document(component: str, names: list[str]) -> None:
     assert sorted(SCHEMAS[component]["properties"]) == sorted(names)
+
+
+def test_the_rows_name_the_members_and_headers_of_the_code() -> None:
+    assert SCHEMAS["Response"]["properties"].keys() > RESPONSE_DEFAULTS.keys()
+    assert SCHEMAS["AnthropicMessage"]["properties"]["usage"]["properties"].keys() == {*USAGE_COUNTS}
+    assert SCHEMAS["ChatCompletion"]["properties"]["object"] == {"const": REPLY_OBJECT[Endpoint.CHAT]}
+    assert SCHEMAS["Completion"]["properties"]["object"] == {"const": REPLY_OBJECT[Endpoint.COMPLETIONS]}
+    operations = chain.from_iterable(item.values() for item in WHOLE["paths"].values())
+    parameters = chain.from_iterable(
+        operation.get("parameters", ()) for operation in operations if "summary" in operation
+    )
+    headers = {parameter["name"] for parameter in parameters if parameter["in"] == "header"}
+    assert headers == {RESUME_HEADER, LAST_EVENT_HEADER}
 
 
 def test_every_schema_is_valid_and_has_no_dangling_references() -> None:
