@@ -4,7 +4,7 @@ import asyncio
 import math
 import random
 from collections.abc import Mapping
-from typing import cast
+from typing import cast, get_args
 
 import pytest
 from hypothesis import given
@@ -16,6 +16,7 @@ from welldone.gateway.queue import RequestQueue
 from welldone.protocol.catalog import RULES
 from welldone.server.observe.metrics import MODELS_LIMIT, OTHER, Metrics
 from welldone.server.observe.timing import StreamTimes
+from welldone.server.reload import ReloadOutcome
 
 
 class Clock:
@@ -390,3 +391,7 @@ def test_tasks_are_counted_from_another_thread() -> None:
         return [*counts, _values(metrics, "welldone_tasks")[()]]
 
     assert asyncio.run(work()) == [1, 2, 1]
+
+
+def test_every_outcome_of_a_reload_exists_from_the_start() -> None:
+    assert {labels[0] for labels in _values(Metrics([]), "welldone_reloads_total")} == {*get_args(ReloadOutcome)}

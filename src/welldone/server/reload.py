@@ -11,7 +11,6 @@ from welldone.config.server import RELOADED_SETTINGS, Config, KeySettings
 from welldone.config.upstream import UpstreamSettings
 
 ReloadOutcome = Literal["applied", "unchanged", "failed"]
-RELOAD_OUTCOMES: tuple[ReloadOutcome, ...] = ("applied", "unchanged", "failed")
 
 
 class ReloadResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ Updates belong to one event loop; reads from other threads get an atomic copy.
 """
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from operator import add
@@ -12,40 +12,24 @@ from operator import add
 import msgspec
 
 
-class MetricSeries(defaultdict[tuple[str, ...], float]):
-    """A family of counters or gauges: one number per set of labels."""
-
-    def __init__(self, name: str, help_text: str, labels: Sequence[str] = (), *, is_gauge: bool = False) -> None:
-        super().__init__(float)
-        self.name = name
-        self.help_text = help_text
-        self.labels: tuple[str, ...] = tuple(labels)
-        self.is_gauge = is_gauge
-
-
 class Histogram:
     """A family of histograms with one label. Unlike prometheus_client's, it accepts observations in bulk."""
 
-    def __init__(self, name: str, help_text: str, bounds: tuple[float, ...], label: str, values: Iterable[str]) -> None:
-        self.name = name
-        self.help_text = help_text
-        self.label = label
+    def __init__(self, bounds: tuple[float, ...], values: Iterable[str]) -> None:
         self._bounds = bounds
         self._names = [*map(str, bounds), "+Inf"]
         self._counts: dict[str, list[int]] = {}
         self._sums: dict[str, float] = {}
-        for value in values:
-            self.add_series(value)
+        self.set_series((), values)
 
-    def add_series(self, value: str) -> None:
-        """Add a series for this value of the label."""
-        self._sums[value] = 0.0
-        self._counts[value] = [0] * len(self._names)
-
-    def remove_series(self, value: str) -> None:
-        """Remove the series of this value of the label."""
-        self._sums.pop(value, None)
-        self._counts.pop(value, None)
+    def set_series(self, removed: Iterable[str], added: Iterable[str]) -> None:
+        """Remove the series of some values of the label, and add empty ones of others."""
+        for value in removed:
+            self._sums.pop(value, None)
+            self._counts.pop(value, None)
+        for value in added:
+            self._sums[value] = 0.0
+            self._counts[value] = [0] * len(self._names)
 
     def observe(self, value: str, seconds: float) -> None:
         """Record one observation."""

@@ -1,14 +1,19 @@
 """Prometheus metrics: llama.cpp's names where it has them, so that its dashboards work, and `welldone_*`.
 
-Counters are plain numbers, converted to Prometheus families on a scrape. Label values come from bounded sets; all
-others become `other`. Updates belong to one event loop; `render` may run in another thread.
+The families are the rows of `metrics.json` in this folder. Counters are plain numbers, converted to Prometheus families
+on a scrape. Label values come from bounded sets; all others become `other`. Updates belong to one event loop; `render`
+may run in another thread.
 """
 
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from pkgutil import get_data
+from typing import Literal, TypeAlias
 
+import msgspec
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -17,10 +22,9 @@ from prometheus_client.registry import Collector
 from welldone import __version__
 from welldone.gateway.queue import RequestQueue
 from welldone.protocol.catalog import RULES, Severity
-from welldone.server.observe.counters import Histogram, MetricSeries, RecentCounts, TokenRate, UpstreamCounts
+from welldone.server.observe.counters import Histogram, RecentCounts, TokenRate, UpstreamCounts
 from welldone.server.observe.log import Redactor
 from welldone.server.observe.timing import INTER_TOKEN_BUCKETS_S, StreamTimes
-from welldone.server.reload import RELOAD_OUTCOMES
 from welldone.server.resume.streams import StreamRegistry
 
 OTHER = "other"
@@ -34,11 +38,6 @@ ENDPOINTS = frozenset(
 CLIENT_LEFT = "left"
 OUTCOMES = frozenset({"unreachable", "no_room", "lost", "cut", "unfinished", "unreadable", "timeout", CLIENT_LEFT})
 """Outcomes of attempts without a status. docs/observability.md explains them."""
-
-RESUME_OUTCOMES = ("resumed", "not_found", "gone", "invalid")
-"""Outcomes of requests to resume a stream: 200, 404, 410 (events are no longer kept), 400."""
-
-_OUTCOMES_BY_COUNTER = {"welldone_resumes": RESUME_OUTCOMES, "welldone_reloads": RELOAD_OUTCOMES}
 
 MODELS_LIMIT = 200
 """Models with their own series. Upstreams may list thousands, and behind a pattern clients choose the names."""
@@ -57,78 +56,42 @@ TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 _REQUEST_BUCKETS_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _QUEUE_BUCKETS_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
 
-_ENGINE_METRICS = {
-    "llamacpp:n_decode_total": "Calls of llama_decode().",
-    "llamacpp:n_tokens_max": "Largest number of tokens in a sequence.",
-    "llamacpp:n_busy_slots_per_decode": "Average number of busy slots per call of llama_decode().",
+_BUCKETS_S = {
+    "first token": TTFT_BUCKETS_S,
+    "token": INTER_TOKEN_BUCKETS_S,
+    "request": _REQUEST_BUCKETS_S,
+    "queue": _QUEUE_BUCKETS_S,
 }
-"""Metrics that only the engine has; the last scraped values are reported."""
-_ENGINE_METRIC_LINE = re.compile(rf"^({'|'.join(_ENGINE_METRICS)}) ([0-9.e+]{{1,32}})$", re.MULTILINE)
 
 
-_TOKEN_COUNTERS = {
-    "welldone_prompt_tokens": ("Prompt tokens.", "model"),
-    "llamacpp:prompt_tokens": ("Prompt tokens.", "model"),
-    "llamacpp:prompt_seconds": ("Time of prompt processing.", "model"),
-    "welldone_completion_tokens": ("Completion tokens.", "model"),
-    "llamacpp:tokens_predicted": ("Generated tokens.", "model"),
-    "llamacpp:tokens_predicted_seconds": ("Time of token generation.", "model"),
+class _Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of the table."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ()
+    source: Literal["server", "engine", "scrape"] = "server"
+    """Who updates it: this class, the engine (the last scraped values are reported), or it is read on each scrape."""
+    buckets: str = ""
+    """The bounds of a histogram."""
+    known: tuple[str, ...] = ()
+    """Values of its label that exist from the start."""
+
+
+_FAMILIES = msgspec.json.decode(get_data("welldone.server.observe", "metrics.json") or b"", type=list[_Family])
+_FAMILY = {family.name: family for family in _FAMILIES}
+_TOKEN_COUNTERS = _FAMILIES[:6]
+"""In the order in which `Metrics.count_tokens` counts."""
+_ENGINE_FAMILIES = {
+    f"{family.name}_total" if family.kind == "counter" else family.name: family.name
+    for family in _FAMILIES
+    if family.source == "engine"
 }
-_COUNTERS: Mapping[str, tuple[str, ...]] = {
-    # The help text, and the labels.
-    **_TOKEN_COUNTERS,
-    "welldone_requests": ("Finished requests.", "endpoint", "model", "status"),
-    "welldone_findings": ("Repairs of streams, by rule.", "rule"),
-    "welldone_stream_failures": ("Streams that ended with an error.", "reason"),
-    "welldone_continuations": (
-        "Answers that broke off, by way and result of the continuation.",
-        "way",
-        "outcome",
-    ),
-    "welldone_retries": ("Attempts that followed a failed one: retries and continuations.",),
-    "welldone_client_disconnects": ("Clients that disconnected before the end.",),
-    "welldone_resumes": ("Requests to resume a stream, by outcome.", "outcome"),
-    "welldone_reloads": ("Reloads of the configuration, by outcome.", "outcome"),
-    "welldone_engine_restarts": ("Restarts of engines.", "model"),
-    "welldone_upstream_attempts": ("Attempts at the upstream, including failed ones.", "upstream"),
-    "welldone_upstream_requests": ("Attempts at the upstream, by status or outcome.", "upstream", "status"),
-    "welldone_repairs": ("Repairs of the upstream's streams, by rule.", "upstream", "rule"),
-    "welldone_mirror": ("Requests that were mirrored to the upstream, by outcome.", "upstream", "outcome"),
-    "welldone_broken_json": ("Invalid JSON in texts or tool call arguments.", "upstream", "what"),
-}
-_GAUGES: Mapping[str, tuple[str, ...]] = {
-    "welldone_config_timestamp_seconds": ("Unix time when the present configuration was read.",),
-    "welldone_config_last_reload_successful": ("Whether the last reload, if any, was successful.",),
-    "welldone_rule_info": ("1 for the severity of each rule that was counted.", "rule", "severity"),
-    "welldone_engine_up": ("Whether the engine is ready.", "model"),
-    "welldone_engine_standby": ("Whether the standby engine is ready.", "model"),
-    "welldone_upstream_up": ("Whether the upstream is healthy.", "upstream"),
-    "welldone_upstream_failing": ("Whether all recent requests failed.", "upstream"),
-    "welldone_upstream_breaker_state": ("1 for the current state of the circuit breaker.", "upstream", "state"),
-}
-_WATCHED: Mapping[str, tuple[type[CounterMetricFamily] | type[GaugeMetricFamily], str]] = {
-    "welldone_limits_store_up": (GaugeMetricFamily, "Whether the store of limits is available."),
-    "welldone_recordings_dropped": (CounterMetricFamily, "Recordings that were dropped."),
-    "welldone_resumable_streams": (GaugeMetricFamily, "Streams that can be resumed, running and ended."),
-    "welldone_resumable_bytes": (GaugeMetricFamily, "Memory of their events."),
-    "welldone_ready": (GaugeMetricFamily, "Whether requests can be served: 1 if /health returns 200."),
-    # Growth shows a leak before memory does.
-    "welldone_tasks": (GaugeMetricFamily, "Tasks of the event loop."),
-}
-"""Values of other parts."""
-_HISTOGRAMS = {
-    # The help text, the bounds of the buckets, and the label.
-    "welldone_time_to_first_token_seconds": ("Time from a request to its first token.", TTFT_BUCKETS_S, "model"),
-    "welldone_inter_token_seconds": ("Time between two tokens of an answer.", INTER_TOKEN_BUCKETS_S, "model"),
-    "welldone_request_seconds": ("Time from a request to the end of its answer.", _REQUEST_BUCKETS_S, "model"),
-    "welldone_queue_seconds": ("Time that requests were queued.", _QUEUE_BUCKETS_S, "model"),
-    "welldone_upstream_time_to_first_token_seconds": (
-        "Time from an attempt at the upstream to its first token.",
-        TTFT_BUCKETS_S,
-        "upstream",
-    ),
-    "welldone_upstream_inter_token_seconds": ("Time between two of its tokens.", INTER_TOKEN_BUCKETS_S, "upstream"),
-}
+"""By name of the sample."""
+_ENGINE_METRIC_LINE = re.compile(rf"^({'|'.join(_ENGINE_FAMILIES)}) ([0-9.e+]{{1,32}})$", re.MULTILINE)
+
+_Samples: TypeAlias = Mapping[tuple[str, ...], float]
 
 
 class Metrics(Collector):
@@ -160,22 +123,18 @@ class Metrics(Collector):
             (): [()],
             ("model",): [(model,) for model in self._models[:-1]],
         }
-        self._series = {
-            name: MetricSeries(name, help_text, labels, is_gauge=families is _GAUGES)
-            for families in (_COUNTERS, _GAUGES)
-            for name, (help_text, *labels) in families.items()
-        }
-        for series in self._series.values():  # known series exist from the start: increase() misses their first value
-            outcomes = [(outcome,) for outcome in _OUTCOMES_BY_COUNTER.get(series.name, ())]
-            series.update(dict.fromkeys(known.get(series.labels, outcomes), 0.0))
-        self._engine_metrics = {
-            name: MetricSeries(name.removesuffix("_total"), help_text, ["model"], is_gauge=not name.endswith("_total"))
-            for name, help_text in _ENGINE_METRICS.items()
-        }
-        self._histograms = {
-            name: Histogram(name, help_text, bounds, label, self._models if label == "model" else ())
-            for name, (help_text, bounds, label) in _HISTOGRAMS.items()
-        }
+        self._series: dict[str, defaultdict[tuple[str, ...], float]] = {}
+        self._histograms: dict[str, Histogram] = {}
+        for family in _FAMILIES:
+            if family.kind == "histogram":
+                values = self._models if family.labels == ("model",) else ()
+                self._histograms[family.name] = Histogram(_BUCKETS_S[family.buckets], values)
+            elif family.source != "scrape":
+                # Known series exist from the start: increase() misses their first value.
+                start = known.get(family.labels, [(value,) for value in family.known])
+                self._series[family.name] = defaultdict(
+                    float, dict.fromkeys(start if family.source == "server" else (), 0.0)
+                )
         self._removed: set[str] = set()  # names of upstreams
         self.set_upstreams(upstreams)
         self._series["welldone_config_timestamp_seconds"][()] = time.time()
@@ -201,19 +160,17 @@ class Metrics(Collector):
         self._recent = {
             name: self._recent.get(name) or RecentCounts(self._clock) for name in (*self._upstreams, *removed)
         }
-        all_series = [series for series in self._series.values() if "upstream" in series.labels]
-        for series in all_series:
-            unused = expired | removed if series.is_gauge else expired
+        for family in _FAMILIES:
+            if family.labels[:1] != ("upstream",) or family.source != "server":
+                continue
+            if family.kind == "histogram":
+                self._histograms[family.name].set_series(expired, added)
+                continue
+            series, unused = self._series[family.name], expired | removed if family.kind == "gauge" else expired
             for labels in [labels for labels in series if labels[0] in unused]:
                 del series[labels]
-            if len(series.labels) == 1:
+            if len(family.labels) == 1:
                 series.update({(name,): 0.0 for name in added})
-        for histogram in self._histograms.values():
-            if histogram.label == "upstream":
-                for name in expired:
-                    histogram.remove_series(name)
-                for name in added:
-                    histogram.add_series(name)
         for name in self._upstreams:
             if name not in before:
                 self.count_broken_json(name)
@@ -224,7 +181,7 @@ class Metrics(Collector):
         return name in self._upstreams or name in self._removed
 
     def count_reload(self, outcome: str) -> None:
-        """Count a reload; the outcome is one of `RELOAD_OUTCOMES`."""
+        """Count a reload."""
         self._series["welldone_reloads"][outcome,] += 1
 
     def set_reload(self, *, is_successful: bool) -> None:
@@ -240,10 +197,10 @@ class Metrics(Collector):
         if not _is_label(name) or self._redactor.redact(name) != name:
             return
         for counter in _TOKEN_COUNTERS:
-            self._series[counter][name,] = 0.0
-        for histogram in self._histograms.values():
-            if histogram.label == "model":
-                histogram.add_series(name)
+            self._series[counter.name][name,] = 0.0
+        for family, histogram in self._histograms.items():
+            if _FAMILY[family].labels == ("model",):
+                histogram.set_series((), [name])
         self._speeds[name] = (TokenRate(), TokenRate())
 
     def begin_stream(self) -> StreamTimes:
@@ -291,7 +248,7 @@ class Metrics(Collector):
         processed = prompt - min(max(cached, 0), prompt)  # upstreams report any number
         numbers = (prompt, processed, prompt_s, completion, completion, completion_s)
         for counter, number in zip(_TOKEN_COUNTERS, numbers, strict=True):
-            self._series[counter][name,] += number
+            self._series[counter.name][name,] += number
         prompt_speed, completion_speed = self._speeds[name]
         prompt_speed.add(processed, prompt_s)
         completion_speed.add(completion, completion_s)
@@ -322,7 +279,7 @@ class Metrics(Collector):
         self._series["welldone_client_disconnects"][()] += 1
 
     def count_resume(self, outcome: str) -> None:
-        """Count a request to resume a stream; the outcome is one of `RESUME_OUTCOMES`."""
+        """Count a request to resume a stream: 200, 404, 410 (events are no longer kept) or 400."""
         self._series["welldone_resumes"][outcome,] += 1
 
     def set_engine_state(self, model: str, *, is_up: bool, restarts: int) -> None:
@@ -339,7 +296,7 @@ class Metrics(Collector):
         """Import the metrics that only the engine has."""
         for name, number in _ENGINE_METRIC_LINE.findall(text):
             with suppress(ValueError):
-                self._engine_metrics[name][self._model_label(model),] = float(number)
+                self._series[_ENGINE_FAMILIES[name]][self._model_label(model),] = float(number)
 
     def watch_queues(self, queues: Mapping[str, RequestQueue]) -> None:
         """Report the running and queued requests of these models."""
@@ -421,7 +378,7 @@ class Metrics(Collector):
         }
 
     def watch(self, name: str, read: Callable[[], float]) -> None:
-        """Report a value of `_WATCHED`, which is read on each scrape."""
+        """Report a value that is read on each scrape."""
         self._watched[name] = read
 
     def watch_streams(self, streams: StreamRegistry) -> None:
@@ -435,47 +392,49 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All metric families (prometheus_client's collector interface)."""
-        is_gateway = bool(self._upstreams)
-        yield from (_to_prometheus(one) for one in self._series.values() if is_gateway or "upstream" not in one.labels)
-        histograms = (one for one in self._histograms.values() if is_gateway or one.label != "upstream")
-        yield from map(_histogram_to_prometheus, histograms)
-        yield from (_to_prometheus(series) for series in self._engine_metrics.values() if series)
-        for name, help_text, label, values in self._gauges():
-            gauge = GaugeMetricFamily(name, help_text, labels=[label])
-            for value, number in values.items():
-                gauge.add_metric([value], number)
-            yield gauge
-        yield GaugeMetricFamily("welldone_active_streams", "Answers in progress.", value=self._active_streams)
-        for name, read in self._watched.items():
-            family, help_text = _WATCHED[name]
-            yield family(name, help_text, value=read())
+        values = {**self._series, **self._read()}
+        for family in _FAMILIES:
+            if family.labels[:1] == ("upstream",) and not self._upstreams:
+                continue
+            if family.kind == "histogram":
+                histogram = HistogramMetricFamily(family.name, family.help, labels=family.labels)
+                for value, buckets, total_s in self._histograms[family.name].samples():
+                    histogram.add_metric([value], buckets, total_s)
+                yield histogram
+            elif (samples := values.get(family.name)) is not None and (samples or family.source != "engine"):
+                kind = GaugeMetricFamily if family.kind == "gauge" else CounterMetricFamily
+                metric = kind(family.name, family.help, labels=family.labels)
+                for labels, number in tuple(samples.items()):
+                    metric.add_metric(labels, number)
+                yield metric
 
-    def _gauges(self) -> Iterator[tuple[str, str, str, dict[str, float]]]:
-        """Name, help, label and values of the gauges that are computed on each scrape."""
+    def _read(self) -> dict[str, _Samples]:
+        """The values that are read on each scrape."""
         running, waiting, slots, limits = _load(self._queues)
+        upstream_running, upstream_waiting, upstream_slots, upstream_limits = _load(self._upstream_queues)
         speeds = tuple(self._speeds.items())
-        prompt_speed = {model: speed.tokens_per_s for model, (speed, _) in speeds}
-        completion_speed = {model: speed.tokens_per_s for model, (_, speed) in speeds}
-        yield "welldone_build_info", "The running version.", "version", {__version__: 1}
-        yield "llamacpp:requests_processing", "Running requests.", "model", running
-        yield "llamacpp:requests_deferred", "Queued requests.", "model", waiting
-        yield "welldone_queue_depth", "Queued requests.", "model", waiting
-        yield "welldone_queue_limit", "Requests that may be queued; further ones get 429.", "model", limits
-        yield "welldone_slots", "Requests that may run at once.", "model", slots
-        yield "llamacpp:prompt_tokens_seconds", "Prompt tokens per second.", "model", prompt_speed
-        yield "llamacpp:predicted_tokens_seconds", "Generated tokens per second.", "model", completion_speed
-        if self._upstreams:
-            running, waiting, slots, limits = _load(self._upstream_queues)
-            yield "welldone_upstream_running", "Running requests.", "upstream", running
-            yield "welldone_upstream_waiting", "Queued requests.", "upstream", waiting
-            yield "welldone_upstream_slots", "Requests that may run at once.", "upstream", slots
-            yield "welldone_upstream_queue_limit", "Requests that may be queued.", "upstream", limits
+        return {
+            "welldone_build_info": {(__version__,): 1},
+            "llamacpp:requests_processing": running,
+            "llamacpp:requests_deferred": waiting,
+            "welldone_queue_depth": waiting,
+            "welldone_queue_limit": limits,
+            "welldone_slots": slots,
+            "llamacpp:prompt_tokens_seconds": {(model,): speed.tokens_per_s for model, (speed, _) in speeds},
+            "llamacpp:predicted_tokens_seconds": {(model,): speed.tokens_per_s for model, (_, speed) in speeds},
+            "welldone_upstream_running": upstream_running,
+            "welldone_upstream_waiting": upstream_waiting,
+            "welldone_upstream_slots": upstream_slots,
+            "welldone_upstream_queue_limit": upstream_limits,
+            "welldone_active_streams": {(): self._active_streams},
+            **{name: {(): read()} for name, read in tuple(self._watched.items())},
+        }
 
     def _model_label(self, name: str) -> str:
         return name if name in self._speeds else OTHER
 
 
-def _group_by_first_label(series: MetricSeries) -> dict[str, dict[str, int]]:
+def _group_by_first_label(series: _Samples) -> dict[str, dict[str, int]]:
     counts: dict[str, dict[str, int]] = {}
     for (first, second), number in tuple(series.items()):
         counts.setdefault(first, {})[second] = int(number)
@@ -487,27 +446,12 @@ def _is_label(text: str) -> bool:
     return len(text) <= LABEL_LIMIT and text.isprintable()
 
 
-def _load(queues: Mapping[str, RequestQueue]) -> tuple[dict[str, float], ...]:
+def _load(queues: Mapping[str, RequestQueue]) -> tuple[_Samples, ...]:
     """The running and the queued requests, and the largest number of each, by name of the queue."""
     known = tuple(queues.items())
     return (
-        {name: queue.running for name, queue in known},
-        {name: queue.waiting for name, queue in known},
-        {name: queue.slots for name, queue in known},
-        {name: queue.capacity - queue.slots for name, queue in known},
+        {(name,): queue.running for name, queue in known},
+        {(name,): queue.waiting for name, queue in known},
+        {(name,): queue.slots for name, queue in known},
+        {(name,): queue.capacity - queue.slots for name, queue in known},
     )
-
-
-def _to_prometheus(series: MetricSeries) -> Metric:
-    kind = GaugeMetricFamily if series.is_gauge else CounterMetricFamily
-    family = kind(series.name, series.help_text, labels=series.labels)
-    for labels, number in tuple(series.items()):
-        family.add_metric(labels, number)
-    return family
-
-
-def _histogram_to_prometheus(histogram: Histogram) -> Metric:
-    family = HistogramMetricFamily(histogram.name, histogram.help_text, labels=[histogram.label])
-    for value, buckets, total_s in histogram.samples():
-        family.add_metric([value], buckets, total_s)
-    return family
