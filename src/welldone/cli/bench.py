@@ -52,10 +52,9 @@ from welldone.bench.settings import (
 from welldone.bench.words import WORKLOAD_PROFILES, find_workload_profile
 from welldone.cli import bench_ui, captures, option_types, ui
 from welldone.cli.option_types import check_report_path, make_writable_folder
-from welldone.cli.options import CA_FILE, CommandParser
+from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.model import DEFAULT_SLOTS
-from welldone.http.redaction import API_KEY_VARIABLE
 from welldone.reporting import sanitize_text
 
 # `welldone bench compare`: compare two reports, with confidence intervals.
@@ -256,10 +255,7 @@ def _parser() -> CommandParser:
     add("--endpoint NAME", f"{', '.join(DIALECTS)} (chat)", choices=tuple(DIALECTS), default="chat")
     add("--against-api-key KEY", "its API key; --api-key and --header are for the first host only")
     add("--model-name --model NAME", "model to use (the tokenizer's, else the first listed)", dest="model")
-    add("--api-key -a KEY", f"API key, or env:NAME (default: {API_KEY_VARIABLE})")
-    add("--header LINE...", "a header for every request", option_types.parse_header)
-    add(*CA_FILE)
-    add("--insecure", "do not verify the certificate (https)")
+    option_types.add_tested_server_options(parser, "--api-key -a KEY")
     parser.start_group("the load")
     add("--benchmark-kind -b KIND", f"{', '.join(BenchmarkKind)} (quick)", option_types.enum_choice(BenchmarkKind))
     add("--rates -r N...", "requests per second (repeatable)", _parse_rate)
@@ -314,10 +310,9 @@ def _settings(options: Namespace) -> BenchSettings:
     given |= {
         "url": option_types.server_url(options.address or options.url or "http://127.0.0.1:8000/v1"),
         "against": None if options.against is None else option_types.server_url(options.against),
-        "key": option_types.server_key(options.api_key or None),
+        **option_types.tested_server_settings(options),
+        "key": option_types.server_key(options.api_key or None),  # inference-benchmarker takes an empty key
         "against_key": None if against_key is None else option_types.resolve_env(against_key, "--against-api-key"),
-        "is_verified": not options.insecure,
-        "headers": option_types.resolve_headers(options.header),
         "kind": kind,
         "rates": tuple(options.rates),
         "prompt": None if options.prompt is None else parse_length(options.prompt),

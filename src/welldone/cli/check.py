@@ -44,10 +44,9 @@ from welldone.check.selection import PROFILES, parse_extra_members, parse_probe_
 from welldone.check.settings import DIALECTS, CheckSettings, Timeouts
 from welldone.cli import captures, option_types, ui
 from welldone.cli.option_types import ENV_PREFIX, check_report_path
-from welldone.cli.options import CA_FILE, CommandParser
+from welldone.cli.options import CommandParser
 from welldone.cli.signals import cancel_on_sigterm
 from welldone.cli.ui import ExitCode, UsageError
-from welldone.http.redaction import API_KEY_VARIABLE
 from welldone.reporting import format_table, wrap_text
 
 DOCS_VARIABLE = "WELLDONE_DOCS_URL"
@@ -144,7 +143,7 @@ def _parser() -> CommandParser:
     add("URL", "base URL of the server, including /v1", dest="url", nargs="?")
     add("--model -m NAME", "model to use (default: the first that the server lists)")
     add("--endpoint NAME", endpoints, choices=tuple(DIALECTS), default="chat")
-    add("--api-key KEY", f"API key, or env:NAME (default: {API_KEY_VARIABLE}, if it is set)")
+    option_types.add_tested_server_options(parser)
     add("--profile CLIENT", f"judge only the rules that affect this client: {', '.join(PROFILES)}")
     add("--strict", "fail on every broken rule, even if no client is known to break")
     add("--only PROBES...", "run only these probes or groups (see --list)")
@@ -162,10 +161,6 @@ def _parser() -> CommandParser:
     add("--jobs N", "concurrent requests (4)", option_types.integer_between(1, _MAX_JOBS), default=4)
     add("--timeout TIME", "limit for a complete reply (60s)", option_types.parse_duration, default=60.0)
     add("--extra JSON", "additional fields for every request body", _parse_extra_fields, default={})
-    headers = "a header for every request, as NAME: VALUE or NAME: env:VARIABLE"
-    add("--header LINE...", headers, option_types.parse_header)
-    add(*CA_FILE)
-    add("--insecure", "do not verify the certificate (https)")
     return parser
 
 
@@ -184,14 +179,12 @@ def _settings(options: Namespace) -> CheckSettings:
     # Values from the environment, which the commands to reproduce a finding name instead.
     secrets = [*options.header, *([] if options.api_key is None else [(AUTHORIZATION, options.api_key)])]
     variables = {name: value.removeprefix(ENV_PREFIX) for name, value in secrets if value.startswith(ENV_PREFIX)}
-    names = ("model", "ca_file", "extra", "endpoint", "jobs", "record")
+    names = ("model", "extra", "endpoint", "jobs", "record")
     return CheckSettings(
         **{name: getattr(options, name) for name in names},
         url=option_types.server_url(options.url),
-        key=option_types.server_key(options.api_key),
+        **option_types.tested_server_settings(options),
         env_variables=variables,
-        is_verified=not options.insecure,
-        headers=option_types.resolve_headers(options.header),
         only=parse_probe_names(_split_list(options.only), options.endpoint),
         skip=parse_probe_names(_split_list(options.skip), options.endpoint),
         rules=parse_rule_ids(options.rule),

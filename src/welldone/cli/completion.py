@@ -14,7 +14,7 @@ import importlib
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pkgutil import get_data
 from typing import NamedTuple
 
@@ -27,9 +27,19 @@ from welldone.protocol.catalog import RULES
 _FILE_PLACEHOLDERS = re.compile(r"FILE|PATH|FOLDER|DIR")
 _PARSERS = {"serve": "serve_parser"}
 """Functions that return the parser of a command, where it is not `_parser`."""
-_MODEL_FLAGS = ("--model", "--model-draft")
+_MODEL_FLAGS = frozenset({"--model", "--model-draft"})
 MODELS_COMMAND = "welldone completion --models 2>/dev/null"
 """Prints the names of downloaded models, for the scripts."""
+
+# By kind of the value: what each shell completes. {} are the words of a choice.
+_BASH_VALUES = {
+    "file": "",
+    "any": "compopt +o default +o bashdefault; ",
+    "choice": 'compopt +o default +o bashdefault; COMPREPLY=($(compgen -W "{}" -- "$cur")); ',
+    "model": f'COMPREPLY=($(compgen -W "$({MODELS_COMMAND})" -- "$cur") $(compgen -f -- "$cur")); ',
+}
+_ZSH_VALUES = {"file": ":file:_files", "any": ":value: ", "choice": ":value:({})", "model": ":model:_welldone_models"}
+_FISH_VALUES = {"file": "-r -F", "any": "-x", "choice": "-x -a '{}'", "model": f"-r -F -a '({MODELS_COMMAND})'"}
 
 
 class Option(NamedTuple):
@@ -38,10 +48,10 @@ class Option(NamedTuple):
     flags: list[str]
     placeholder: str
     text: str
-    has_value: bool
-    values: list[str]
-    takes_file: bool
-    takes_model: bool
+    kind: str
+    """Of its value: choice, model, file or any; empty if it has none."""
+    values: str
+    """Of a choice, separated by spaces."""
 
 
 def run(arguments: list[str]) -> ExitCode:
@@ -83,45 +93,33 @@ def command_options(parser: CommandParser) -> Iterator[Option]:
         values = list(getattr(action, "values", None) or action.choices or ())
         if not flags and placeholder == "ID":
             values = list(RULES)
-        yield Option(
-            flags=flags,
-            placeholder=placeholder,
-            text=(action.help or "").replace("%%", "%"),
-            has_value=action.nargs != 0,
-            values=values,
-            takes_file=bool(_FILE_PLACEHOLDERS.search(placeholder)),
-            takes_model=any(flag in _MODEL_FLAGS for flag in flags),
-        )
+        kind = "choice" if values else "file" if _FILE_PLACEHOLDERS.search(placeholder) else "any"
+        kind = "model" if not _MODEL_FLAGS.isdisjoint(flags) else kind if action.nargs != 0 else ""
+        yield Option(flags, placeholder, (action.help or "").replace("%%", "%"), kind, " ".join(values))
 
 
 def _all_options() -> dict[str, list[Option]]:
     return {command: list(command_options(command_parser(command))) for command in COMMANDS}
 
 
-def _template(shell: str) -> str:
-    return (get_data("welldone.cli", f"completion.{shell}") or b"").decode().rstrip("\n")
+def _template(shell: str, **parts: Iterable[str]) -> str:
+    text = (get_data("welldone.cli", f"completion.{shell}") or b"").decode().rstrip("\n")
+    for name, lines in parts.items():
+        text = text.replace(f"@{name}@", "\n".join(lines))
+    return text
 
 
 def _bash() -> str:
     values, options = [], []
-    no_files = "compopt +o default +o bashdefault; "
     for command, found in _all_options().items():
-        positional = " ".join(value for option in found if not option.flags for value in option.values)
+        positional = " ".join(option.values for option in found if not option.flags and option.values)
         flags = " ".join(flag for option in found for flag in option.flags)
         options.append(f'        {command}) words="{flags}" values="{positional}" ;;')
         for option in found:
-            if not option.flags or not option.has_value:
-                continue
-            pattern = "|".join(f'"{command} {flag}"' for flag in option.flags)
-            if option.takes_model:
-                words = f'COMPREPLY=($(compgen -W "$({MODELS_COMMAND})" -- "$cur") $(compgen -f -- "$cur"))'
-            elif option.values:
-                words = f'{no_files}COMPREPLY=($(compgen -W "{" ".join(option.values)}" -- "$cur"))'
-            else:
-                words = "" if option.takes_file else no_files.removesuffix("; ")
-            values.append(f"        {pattern}) {f'{words}; ' if words else ''}return ;;")
-    text = _template("bash").replace("@commands@", " ".join(COMMANDS))
-    return text.replace("@values@", "\n".join(values)).replace("@options@", "\n".join(options))
+            if option.flags and option.kind:
+                pattern = "|".join(f'"{command} {flag}"' for flag in option.flags)
+                values.append(f"        {pattern}) {_BASH_VALUES[option.kind].replace('{}', option.values)}return ;;")
+    return _template("bash", commands=[" ".join(COMMANDS)], values=values, options=options)
 
 
 def _zsh() -> str:
@@ -130,23 +128,12 @@ def _zsh() -> str:
     for command, found in _all_options().items():
         specs = []
         for option in found:
-            value = _zsh_value(option)
+            value = _ZSH_VALUES[option.kind].replace("{}", option.values) if option.kind else ""
             text = re.sub(r"([\[\]:\\])", r"\\\1", option.text)
-            if not option.flags:
-                specs.append(f"*{value}")
-            specs += [f"*{flag}[{text}]{value if option.has_value else ''}" for flag in option.flags]
+            specs += [f"*{flag}[{text}]{value}" for flag in option.flags] or [f"*{value}"]
         lines = " \\\n".join(f"                {shlex.quote(spec)}" for spec in specs)
         cases.append(f"        {command})\n            _arguments \\\n{lines}\n            ;;")
-    text = _template("zsh").replace("@models@", MODELS_COMMAND).replace("@commands@", "\n".join(commands))
-    return text.replace("@options@", "\n".join(cases))
-
-
-def _zsh_value(option: Option) -> str:
-    if option.takes_model:
-        return ":model:_welldone_models"
-    if option.values:
-        return f":value:({' '.join(option.values)})"
-    return ":file:_files" if option.takes_file else ":value: "
+    return _template("zsh", models=[MODELS_COMMAND], commands=commands, options=cases)
 
 
 def _fish() -> str:
@@ -154,26 +141,17 @@ def _fish() -> str:
     condition = "-n __fish_use_subcommand"
     lines += [f"complete -c welldone {condition} -a {name} -d {_fish_quote(text)}" for name, text in COMMANDS.items()]
     for command, found in _all_options().items():
-        condition = f"-n '__fish_seen_subcommand_from {command}'"
         for option in found:
-            words = [f"complete -c welldone {condition}", *map(_fish_flag, option.flags)]
-            if option.takes_model:
-                words.append(f"-r -F -a {_fish_quote(f'({MODELS_COMMAND})')}")
-            elif option.values:
-                words.append(f"{'-x ' if option.flags else ''}-a {_fish_quote(' '.join(option.values))}")
-            elif option.has_value:
-                words.append("-r -F" if option.takes_file else "-x" if option.flags else "")
-            if option.flags or option.values or option.takes_file:
-                lines.append(" ".join([*filter(None, words), f"-d {_fish_quote(option.text)}"]))
+            # fish has three kinds of flags: --long, -s and -old.
+            kinds = ("-l" if flag.startswith("--") else "-s" if len(flag) == 2 else "-o" for flag in option.flags)
+            words = [f"{kind} {flag.lstrip('-')}" for kind, flag in zip(kinds, option.flags, strict=True)]
+            if option.kind and (option.flags or option.kind != "any"):
+                value = _FISH_VALUES[option.kind].replace("{}", option.values)
+                words.append(value if option.flags else value.removeprefix("-x "))
+            if words:
+                start = f"complete -c welldone -n '__fish_seen_subcommand_from {command}'"
+                lines.append(" ".join([start, *words, f"-d {_fish_quote(option.text)}"]))
     return "\n".join(lines)
-
-
-def _fish_flag(flag: str) -> str:
-    """Return fish's form of a flag: it has three kinds."""
-    name = flag.lstrip("-")
-    if flag.startswith("--"):
-        return f"-l {name}"
-    return f"-s {name}" if len(name) == 1 else f"-o {name}"
 
 
 def _fish_quote(text: str) -> str:

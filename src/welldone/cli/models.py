@@ -19,7 +19,8 @@ import msgspec
 
 from welldone.cli import ui
 from welldone.cli.banner import redacted_url
-from welldone.cli.options import CA_FILE, CommandParser
+from welldone.cli.option_types import add_running_server_options, server_key
+from welldone.cli.options import CommandParser
 from welldone.cli.running_server import NoServerError, RunningServerError, ask_server, root_address
 from welldone.cli.serve import read_server_config
 from welldone.cli.ui import ExitCode
@@ -93,7 +94,7 @@ def run(arguments: list[str]) -> ExitCode:
     rows = list(_rows(config, folder))
     server = config.server
     url = options.url or ui.server_url(server.host, server.port, is_tls=server.ssl_cert_file is not None)
-    keys = (options.api_key, *server.api_keys, *(named.key for named in config.keys))
+    keys = (server_key(options.api_key), *server.api_keys, *(named.key for named in config.keys))
     error = None
     try:
         running = query_models(url, next(filter(None, keys), None), options.ca_file)
@@ -115,10 +116,8 @@ def run(arguments: list[str]) -> ExitCode:
 def _parser() -> CommandParser:
     parser = CommandParser("models", __doc__)
     parser.option("--json", "print the models as JSON")
-    parser.option("--config FILE", "a TOML file with settings and models")
     parser.option("--url URL", "URL of the server (default: from the settings)")
-    parser.option("--api-key KEY", "API key of the server (default: from the settings)")
-    parser.option(*CA_FILE)
+    add_running_server_options(parser)
     return parser
 
 

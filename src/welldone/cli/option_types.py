@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from welldone.cli import ui
+from welldone.cli.options import CommandParser
 from welldone.cli.ui import UsageError
 from welldone.http.address import normalize_base_url
 from welldone.http.redaction import API_KEY_VARIABLE
@@ -123,6 +124,33 @@ def parse_key_values(text: str) -> dict[str, str]:
 # The server's URL, key and headers. A secret may be given as `env:NAME`, the environment variable that holds it.
 
 ENV_PREFIX = "env:"
+_CA_FILE = ("--ca-file FILE", "CA certificates to trust (https)")
+
+
+def add_running_server_options(parser: CommandParser) -> None:
+    """Add the options of a command that asks a server of this program, which the settings describe."""
+    parser.option("--api-key KEY", f"API key, or env:NAME (default: {API_KEY_VARIABLE}, else from the settings)")
+    parser.option(*_CA_FILE)
+    parser.option("--config FILE", "a TOML file with settings (default: ./welldone.toml if it exists)")
+
+
+def add_tested_server_options(parser: CommandParser, key_usage: str = "--api-key KEY") -> None:
+    """Add the options of a command that tests any server. `tested_server_settings` reads them."""
+    parser.option(key_usage, f"API key, or env:NAME (default: {API_KEY_VARIABLE}, if it is set)")
+    headers = "a header for every request, as NAME: VALUE or NAME: env:VARIABLE"
+    parser.option("--header LINE...", headers, parse_header)
+    parser.option(*_CA_FILE)
+    parser.option("--insecure", "do not verify the certificate (https)")
+
+
+def tested_server_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of the connection to a server that is tested."""
+    return {
+        "key": server_key(options.api_key),
+        "ca_file": options.ca_file,
+        "is_verified": not options.insecure,
+        "headers": tuple((name, resolve_env(value, f"the header {name}")) for name, value in options.header),
+    }
 
 
 def server_url(text: str) -> str:
@@ -155,11 +183,6 @@ def resolve_env(value: str, source: str) -> str:
     if not os.environ.get(name):
         raise UsageError(f"{source} names the environment variable {name}, which is not set")
     return os.environ[name]
-
-
-def resolve_headers(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return the headers, with the values of the environment variables that some of them name."""
-    return tuple((name, resolve_env(value, f"the header {name}")) for name, value in headers)
 
 
 # Report files are checked before a run of minutes, not after it.

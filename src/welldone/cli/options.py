@@ -8,9 +8,6 @@ from typing import NoReturn
 from welldone.cli.ui import UsageError
 from welldone.config.settings import did_you_mean, flags_of
 
-CA_FILE = ("--ca-file FILE", "CA certificates to trust (https)")
-"""The option of all commands that connect to a server."""
-
 
 class CommandParser(argparse.ArgumentParser):
     """Parser of a command. Errors raise `UsageError`. Abbreviated options are errors, so that scripts stay readable.

@@ -15,7 +15,8 @@ import asyncio
 import msgspec
 
 from welldone.cli import ui
-from welldone.cli.options import CA_FILE, CommandParser
+from welldone.cli.option_types import add_running_server_options
+from welldone.cli.options import CommandParser
 from welldone.cli.running_server import RunningServerError, ask_server, error_field, find_running_server
 from welldone.cli.ui import ExitCode
 from welldone.http.recording_client import RecordedResponse
@@ -62,7 +63,5 @@ def _problem(url: str, reply: RecordedResponse) -> str:
 def _parser() -> CommandParser:
     parser = CommandParser("reload", __doc__)
     parser.option("--url URL", "URL of the server (default: from the settings)")
-    parser.option("--api-key KEY", f"admin key, or env:NAME (default: {API_KEY_VARIABLE}, else from the settings)")
-    parser.option(*CA_FILE)
-    parser.option("--config FILE", "a TOML file with settings (default: ./welldone.toml if it exists)")
+    add_running_server_options(parser)
     return parser

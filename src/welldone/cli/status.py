@@ -20,15 +20,14 @@ import time
 import msgspec
 
 from welldone.cli import ui
-from welldone.cli.option_types import parse_duration, server_url
-from welldone.cli.options import CA_FILE, CommandParser
+from welldone.cli.option_types import add_running_server_options, parse_duration, server_url
+from welldone.cli.options import CommandParser
 from welldone.cli.running_server import RunningServerError, find_running_server
 from welldone.cli.server_status import ServerStatus, query_status
 from welldone.cli.signals import cancel_on_sigterm
 from welldone.cli.status_table import status_lines
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.http.address import Address
-from welldone.http.redaction import API_KEY_VARIABLE
 
 _INTERVAL_S = 2.0
 _MIN_INTERVAL_S = 0.1  # a query costs the server about a millisecond
@@ -64,9 +63,7 @@ def _parser() -> CommandParser:
     add("--once", "show it once, also on a terminal")
     add("--watch SECONDS", f"show it again after this time, such as 10s or 1m ({_INTERVAL_S:g}s)", _parse_interval)
     add("--json", "print it as JSON, once or, with --watch, one line each time")
-    add("--api-key KEY", f"API key, or env:NAME (default: {API_KEY_VARIABLE}, else from the settings)")
-    add(*CA_FILE)
-    add("--config FILE", "a TOML file with settings (default: ./welldone.toml if it exists)")
+    add_running_server_options(parser)
     return parser
 
 
