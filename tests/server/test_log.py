@@ -279,20 +279,6 @@ def test_close_gives_up_on_a_blocked_stream() -> None:
             assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("style", ["text", "json"])
-def test_a_request_is_logged_alike_whether_or_not_other_handlers_need_a_record(
-    style: Literal["text", "json"], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = []
-    for _ in range(2):
-        with _logging(style) as stream:
-            log.log_request(ANSWERED)
-        lines.append(re.sub(r"[\d-]+T[\d:.]+Z", "TIME", stream.getvalue()))
-        monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own
-    assert lines[0] == lines[1]
-    assert "req_1" in lines[0]
-
-
 def test_requests_are_dropped_and_counted_while_the_stream_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     stream = _Stuck()

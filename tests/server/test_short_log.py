@@ -50,9 +50,14 @@ ANSWERED = RequestLogEntry(
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
+def format_request(formatter: LineFormatter, entry: RequestLogEntry) -> str:
+    values = {"name": "welldone", "levelname": "INFO", "msg": "request", "created": AT, "fields": entry}
+    return formatter.format(logging.makeLogRecord(values))
+
+
 def short(entry: RequestLogEntry, *, has_colors: bool = False) -> str:
     formatter = LineFormatter("short", Redactor(["canary-key"]), has_colors=has_colors)
-    return formatter.format_request(logging.INFO, AT, entry).removeprefix(f"{CLOCK} ")
+    return format_request(formatter, entry).removeprefix(f"{CLOCK} ")
 
 
 def changed(**fields: Any) -> RequestLogEntry:  # noqa: ANN401 - fields of an entry
@@ -105,7 +110,7 @@ def test_a_request_is_a_line_that_a_person_can_read(entry: RequestLogEntry, expe
 
 def test_colours_carry_no_information() -> None:
     for entry, color in ((ANSWERED, "32"), (changed(status=404), "33"), (changed(status=500), "31")):
-        painted = LineFormatter("short", Redactor(), has_colors=True).format_request(logging.INFO, AT, entry)
+        painted = format_request(LineFormatter("short", Redactor(), has_colors=True), entry)
         assert f"\x1b[{color}m{entry.status}\x1b[0m" in painted
         assert re.sub(r"\x1b\[\d+m", "", painted) == f"{CLOCK} {short(entry)}"
 
@@ -172,7 +177,7 @@ def test_the_format_and_the_colours_depend_on_the_terminal(
             patch.setattr("sys.stderr", stream)
             settings = ServeSettings(log_format=setting)
             style = log_style(settings)
-            line = make_formatter(settings, ()).format_request(logging.INFO, AT, ANSWERED)
+            line = format_request(make_formatter(settings, ()), ANSWERED)
     finally:
         os.close(main)
         os.close(terminal)

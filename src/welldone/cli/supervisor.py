@@ -152,7 +152,7 @@ class WorkerNumberFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Add the field and accept the record."""
-        record.__dict__["fields"] = {"worker": self._number, **record.__dict__.get("fields", {})}
+        record.__dict__["fields"] = {"worker": self._number, **log.record_fields(record)}
         return True
 
 

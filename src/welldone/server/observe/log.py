@@ -125,30 +125,20 @@ class RequestLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 _REQUEST = "request"
-_REQUEST_RECORD = vars(logging.LogRecord(LOGGER.name, logging.INFO, "", 0, _REQUEST, (), None))
 
 
 def log_request(entry: RequestLogEntry) -> None:
     """Log a finished request."""
-    level = logging.WARNING if entry.has_failed else logging.INFO
-    if not LOGGER.isEnabledFor(level):
-        return
-    handlers = LOGGER.root.handlers
-    handler = handlers[0] if len(handlers) == 1 and not LOGGER.handlers else None
-    if isinstance(handler, LogHandler) and not handler.filters:  # the filter of a worker adds its number
-        handler.add_request(level, entry)  # without a record, which costs more than the rest
-        return
-    fields = _request_fields(entry)
-    record = logging.LogRecord.__new__(logging.LogRecord)  # `__init__` would look up thread, process and path
-    record.__dict__.update(_REQUEST_RECORD, levelno=level, created=time.time(), fields=fields)
-    record.levelname = logging.getLevelName(level)
-    LOGGER.handle(record)
+    _log(logging.WARNING if entry.has_failed else logging.INFO, _REQUEST, entry)
 
 
-def _request_fields(entry: RequestLogEntry) -> dict[str, FieldValue]:
-    fields: dict[str, FieldValue] = msgspec.to_builtins(entry)
-    fields["path"] = entry.path.partition("?")[0]  # the query may contain a key
-    return fields
+def record_fields(record: logging.LogRecord) -> dict[str, FieldValue]:
+    """The fields of a record."""
+    fields = record.__dict__.get("fields") or {}
+    if isinstance(fields, RequestLogEntry):  # converted here, in the thread of the writer
+        path = fields.path.partition("?")[0]  # the query may contain a key
+        fields = msgspec.to_builtins(fields) | {"path": path}
+    return cast("dict[str, FieldValue]", fields)
 
 
 def json_line(level: int, message: str, fields: Mapping[str, FieldValue]) -> str:
@@ -161,11 +151,15 @@ def event(
     level: int, message: str, fields: Mapping[str, FieldValue] | None = None, *, error: BaseException | None = None
 ) -> None:
     """Log an event: a short message and fields."""
+    _log(level, message, dict(fields or {}), error)
+
+
+def _log(level: int, message: str, fields: object, error: BaseException | None = None) -> None:
     if LOGGER.isEnabledFor(level):
         # `LOGGER.log` would also look for the calling function in the stack.
         exc_info = None if error is None else (type(error), error, error.__traceback__)
-        extra = {"fields": dict(fields or {})}
-        LOGGER.handle(LOGGER.makeRecord(LOGGER.name, level, "", 0, message, (), exc_info, extra=extra))
+        record = LOGGER.makeRecord(LOGGER.name, level, "", 0, message, (), exc_info, extra={"fields": fields})
+        LOGGER.handle(record)
 
 
 class Redactor:
@@ -231,22 +225,19 @@ class LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line or lines, without the final newline."""
-        fields = record.__dict__.get("fields", {})
+        created, level, fields = record.created, record.levelname.lower(), record_fields(record)
+        try:
+            message = record.getMessage()
+        except (TypeError, ValueError, KeyError):
+            message = str(record.msg)  # a library passed the wrong arguments
         if record.name != LOGGER.name:
             fields = {"logger": record.name, **fields}
         trace = self.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else ""
         trace = _escape_unsafe(self._redactor.end_of(trace, _TRACE_LIMIT)) if trace else ""
-        return self._line(record.created, record.levelname, _record_message(record), fields, trace)
-
-    def format_request(self, level: int, created: float, entry: RequestLogEntry) -> str:
-        """The line of a request."""
-        return self._line(created, logging.getLevelName(level), _REQUEST, _request_fields(entry), "")
-
-    def _line(self, created: float, level: str, message: str, fields: Mapping[str, FieldValue], trace: str) -> str:
         is_short = len(message) <= _CACHED_LENGTH
         text = self._clean_text(message) if is_short else self._redacted_text(message, _MESSAGE_LIMIT)
         if self._is_json:
-            line: dict[str, FieldValue] = {"ts": _time(created), "level": level.lower(), "event": text}
+            line: dict[str, FieldValue] = {"ts": _time(created), "level": level, "event": text}
             clean_fields = {name: self._value(value) for name, value in fields.items()}
             return msgspec.json.encode(line | clean_fields | ({"exception": trace} if trace else {})).decode()
         if self._short is not None and message == _REQUEST and "duration_ms" in fields:
@@ -254,11 +245,9 @@ class LineFormatter(logging.Formatter):
         text = text.translate(_CONTROLS)
         shown = " ".join([self._shown_field(name, value) for name, value in fields.items()])
         if self._short is not None:
-            head = self._short.event(created, level.lower(), text, shown)
+            head = self._short.event(created, level, text, shown)
         else:
-            head = f"{_time(created)} {level.lower():<7} {text} {shown}".rstrip()
-        if not trace:
-            return head
+            head = f"{_time(created)} {level:<7} {text} {shown}".rstrip()
         # Log lines begin with a time; tracebacks are indented, so that their text cannot imitate one.
         return "\n".join([head, *(f"    {part.translate(_CONTROLS)}" for part in trace.split("\n") if part)])
 
@@ -302,13 +291,6 @@ def _format_second(second: int) -> str:
     return datetime.fromtimestamp(second, UTC).isoformat().removesuffix("+00:00")
 
 
-def _record_message(record: logging.LogRecord) -> str:
-    try:
-        return record.getMessage()
-    except (TypeError, ValueError, KeyError):
-        return str(record.msg)  # a library passed the wrong arguments
-
-
 def _escape_unsafe(text: str) -> str:
     """Escape unsafe characters and lone surrogates."""
     if text.isascii() and "\x7f" not in text:
@@ -330,10 +312,6 @@ class LogStream(Protocol):
         """Flush the buffer."""
 
 
-_Line: TypeAlias = str | logging.LogRecord | tuple[int, float, RequestLogEntry] | None
-"""A line, or what it is made from: a record, or level, time and fields of a request. None: the end."""
-
-
 class LogHandler(logging.Handler):
     """Writes all log records of the process to a stream, from `start` to `close`."""
 
@@ -345,7 +323,7 @@ class LogHandler(logging.Handler):
         self._unwritten = 0  # counted by the writer thread
         self._level = level
         self._stream: LogStream = sys.stderr if stream is None else stream
-        self._lines: queue.SimpleQueue[_Line] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[str | logging.LogRecord | None] = queue.SimpleQueue()  # None: the end
         self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
         self._is_closing = threading.Event()
         self._levels: tuple[int, int] | None = None
@@ -400,26 +378,12 @@ class LogHandler(logging.Handler):
         except Exception:  # noqa: BLE001 - an unprintable argument must not fail a request
             self._overflowed += 1
 
-    def add_request(self, level: int, entry: RequestLogEntry) -> None:
-        """Pass a request to the writer, or drop it."""
-        if self._lines.qsize() >= _LINES_LIMIT:
-            self.acquire()
-            self._overflowed += 1
-            self.release()
-        else:
-            self._lines.put((level, time.time(), entry))
-
     def __enter__(self) -> Self:
         self.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-    def _format_line(self, line: str | logging.LogRecord | tuple[int, float, RequestLogEntry]) -> str:
-        if isinstance(line, str):
-            return line
-        return self._formatter.format_request(*line) if isinstance(line, tuple) else self.format(line)
 
     def _write_all(self) -> None:
         """The writer thread: format and write lines in batches. The first line after a pause is written at once."""
@@ -433,7 +397,7 @@ class LogHandler(logging.Handler):
             while batch[-1] is not None and len(batch) < _BATCH and not self._lines.empty():
                 batch.append(self._lines.get())
             is_open = batch[-1] is not None
-            lines = [self._format_line(line) for line in batch if line is not None]
+            lines = [line if isinstance(line, str) else self.format(line) for line in batch if line is not None]
             if self.dropped > reported:
                 reported = self.dropped
                 values = {"name": LOGGER.name, "levelno": logging.WARNING, "levelname": "WARNING"}
