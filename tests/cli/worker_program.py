@@ -14,7 +14,8 @@ from welldone.cli.ui import UsageError
 from welldone.config.server import ServeSettings
 from welldone.engines import supervisor as engine_supervisor
 from welldone.gateway.errors import ApiError
-from welldone.http.server import HttpRequest, HttpResponse, HttpServer
+from welldone.http.messages import HttpRequest, HttpResponse
+from welldone.http.server import HttpServer
 from welldone.server.access.limits import RateLimiter
 from welldone.server.app import protocol_error_response
 from welldone.server.observe.log import LineFormatter, Redactor

@@ -15,7 +15,8 @@ import uvloop
 from tests.http.aio import run
 from tests.http.certificates import make_pair
 from tests.table import table
-from welldone.http.server import Handler, HttpRequest, HttpResponse, HttpServer, RequestBodyError
+from welldone.http.messages import Handler, HttpRequest, HttpResponse, RequestBodyError
+from welldone.http.server import HttpServer
 
 GET = b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

@@ -15,7 +15,7 @@ from tests.http.test_client_slices import FakeExchange, FakeTransport
 from tests.http.test_server import GET, running_server
 from tests.http.test_websocket import Echo, echoing
 from tests.table import table
-from welldone.http.server import Handler, HttpRequest, HttpResponse
+from welldone.http.messages import Handler, HttpRequest, HttpResponse
 from welldone.http.turns import SMALL_BYTES, SlicedProtocol
 
 LAST = GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")

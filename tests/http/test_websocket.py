@@ -27,7 +27,8 @@ from tests.http.frames import (
 )
 from tests.http.test_server import error_page, running_server
 from tests.table import table
-from welldone.http.server import HttpRequest, HttpResponse, HttpServer
+from welldone.http.messages import HttpRequest, HttpResponse
+from welldone.http.server import HttpServer
 from welldone.http.websocket import CloseCode, HandshakeError, WebSocket
 
 LIMIT_BYTES = 1_000

@@ -12,7 +12,7 @@ from welldone.gateway.backends import UpstreamBackend
 from welldone.gateway.queue import RequestQueue
 from welldone.gateway.routing import UpstreamGroup, UpstreamModel
 from welldone.http import client
-from welldone.http.server import HttpRequest
+from welldone.http.messages import HttpRequest
 from welldone.server.access.keys import ApiKeys
 from welldone.server.access.limits import RateLimiter
 from welldone.server.app import RequestContext

@@ -17,8 +17,8 @@ from tests.server.running_gateway import Gateway, gateway
 from tests.server.running_server import DONE, HELLO, ROLE, STOP, USAGE, RecordedReply
 from tests.table import table
 from welldone.gateway.errors import ApiError
+from welldone.http.messages import HttpRequest
 from welldone.http.redaction import SecretRedactor
-from welldone.http.server import HttpRequest
 from welldone.mock.script import CHUNK_TEMPLATE, MockReply
 from welldone.protocol.catalog import RULES
 from welldone.rules.judge import judge

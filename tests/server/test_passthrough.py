@@ -17,7 +17,7 @@ from welldone.config.server import KeySettings, ServeSettings
 from welldone.gateway.backends import BackendLease, LocalBackend
 from welldone.gateway.error_mapping import AttemptFailure
 from welldone.gateway.errors import ApiError
-from welldone.http.server import HttpRequest
+from welldone.http.messages import HttpRequest
 from welldone.mock.script import MockChunk, MockReply, MockScript, json_reply
 from welldone.protocol.events import Json
 from welldone.server.app import RequestContext

@@ -13,7 +13,7 @@ from tests.table import table
 from welldone.config.server import ServeSettings
 from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.gateway.errors import ApiError
-from welldone.http.server import HttpRequest, HttpResponse
+from welldone.http.messages import HttpRequest, HttpResponse
 from welldone.server.api.response_owners import UpstreamIdOwners
 from welldone.server.api.response_store import ResponseStore
 from welldone.server.api.responses import ResponsesApi

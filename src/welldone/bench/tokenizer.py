@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import msgspec
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from welldone.bench.tokens import Vocabulary, read_vocabulary
+from welldone.engines.models.gguf import GgufError, read_values
 
 TOKENIZER_LIMIT_BYTES = 256 * 2**20
 """The largest known one, with 262,144 tokens, has 33 MB."""
@@ -23,8 +24,33 @@ _SPLIT_PATTERNS = {
 }
 _SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
 _GPT2 = ("gpt-2", "default", "", "phi-2", "jina-es", "jina-de", "gigachat", "mpt", "olmo")
+_VALUES_PREFIX = "tokenizer.ggml."
 _IGNORE_MERGES = ("llama-bpe", "llama3")
 """Pre-tokenizers whose pieces are looked up as whole tokens before merges apply."""
+
+
+class Vocabulary(msgspec.Struct, frozen=True, kw_only=True, rename=lambda name: _VALUES_PREFIX + name):
+    """The tokenizer metadata of a file. Missing values are empty."""
+
+    model: str
+    """Family of the tokenizer: `gpt2`, `llama`, …"""
+    pre: str = ""
+    """Name of the pre-tokenizer in llama.cpp."""
+    tokens: tuple[str, ...] = ()
+    merges: tuple[str, ...] = ()
+    scores: tuple[float, ...] = ()
+    token_type: tuple[int, ...] = ()
+    add_space_prefix: bool = True
+
+
+def read_vocabulary(path: Path) -> Vocabulary:
+    """Read the vocabulary of a file; raises `ValueError` if there is none."""
+    try:
+        return msgspec.convert(read_values(path, _VALUES_PREFIX), Vocabulary)
+    except GgufError as error:
+        raise ValueError(f"{path.name} {error}") from None
+    except msgspec.ValidationError:
+        raise ValueError(f"{path.name} has no readable vocabulary") from None
 
 
 class FileCounter:

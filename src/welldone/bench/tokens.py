@@ -11,11 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
-import msgspec
-
 from welldone.bench.words import ALL_WORDS
 from welldone.config.installation import install_advice
-from welldone.engines.models.gguf import GgufError, read_values
 
 SERVER = "server"
 PostJson = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any] | None]]
@@ -147,33 +144,3 @@ def _tokens_per_line(tokens: Sequence[object]) -> list[int]:
     newline = Tally(texts).most_common(1)[0][0]
     ends = [-1, *(number for number, text in enumerate(texts) if text == newline)]
     return [later - sooner - 1 for sooner, later in pairwise(ends)]
-
-
-# The vocabulary in a GGUF file: its tokens, and how they are merged.
-
-
-_VALUES_PREFIX = "tokenizer.ggml."
-
-
-class Vocabulary(msgspec.Struct, frozen=True, kw_only=True, rename=lambda name: _VALUES_PREFIX + name):
-    """The tokenizer metadata of a file. Missing values are empty."""
-
-    model: str
-    """Family of the tokenizer: `gpt2`, `llama`, …"""
-    pre: str = ""
-    """Name of the pre-tokenizer in llama.cpp."""
-    tokens: tuple[str, ...] = ()
-    merges: tuple[str, ...] = ()
-    scores: tuple[float, ...] = ()
-    token_type: tuple[int, ...] = ()
-    add_space_prefix: bool = True
-
-
-def read_vocabulary(path: Path) -> Vocabulary:
-    """Read the vocabulary of a file; raises `ValueError` if there is none."""
-    try:
-        return msgspec.convert(read_values(path, _VALUES_PREFIX), Vocabulary)
-    except GgufError as error:
-        raise ValueError(f"{path.name} {error}") from None
-    except msgspec.ValidationError:
-        raise ValueError(f"{path.name} has no readable vocabulary") from None

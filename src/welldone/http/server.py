@@ -1,345 +1,262 @@
-"""HTTP/1.1 server. One handler function answers all requests; routing is the caller's.
+"""HTTP/1.1 server: its connections parse requests with httptools, and one handler function answers all of them.
 
-A handler is cancelled when its client disconnects. Streams are written synchronously, without a task switch.
+A handler is cancelled when its client disconnects. Streams are written synchronously, without a task switch. Requests
+may be pipelined; they are answered one after the other.
 """
 
 import asyncio
+import logging
+import re
 import socket
 import ssl
 import sys
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from email.utils import formatdate
-from functools import lru_cache, partial
-from typing import Any, TypeAlias
-from urllib.parse import unquote
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar, TypeAlias, cast
 
-import msgspec
+import httptools
 
-from welldone.http.address import BODILESS_STATUSES, PHRASES, check_header_line
-from welldone.http.server_connection import LINGER_S, RequestHeaders, ServerConnection
+from welldone.http.address import PHRASES, decode_header_name
+from welldone.http.messages import LINGER_S, AcceptedConnection, Handler, HttpRequest, HttpResponse, RequestHeaders
 from welldone.http.shared_listener import SharedListener, WorkerLoads
 from welldone.http.sockets import BACKLOG, reserve_descriptors
+from welldone.http.turns import next_turn
 
-_UNREAD_LIMIT_BYTES = 2**16  # of a body that the handler does not read yet
-_LARGE_BODY_BYTES = 2**15  # a JSON schema of this size takes more than 5 ms to parse: one such body at a time
+_LOGGER = logging.getLogger("welldone.http")
+_LINE_LIMIT_BYTES = 8190  # of the request target and of each header; the default of Apache
+_HEADERS_LIMIT = 128
+_TWO_BLANKS = re.compile(rb"\s*[A-Z]+ [ \t]")
+_OVERHEAD_LIMIT_BYTES = 2**16  # of an incomplete head, and of chunk extensions or trailers in a row
 _SPARE_SOCKETS = 64
 """Connections beyond one per concurrent request and one idle per request: health checks, metrics, the web pages."""
 _SHUTDOWN_GRACE_S = 1.0  # for handlers to react to their cancellation
-_LAST_CHUNK = b"0\r\n\r\n"
-_CACHED_SIZES = 1024  # of chunks, which have a few hundred bytes
-
-
-class RequestBodyError(Exception):
-    """The request body is too long, too slow, or incomplete."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-
-
-class HttpResponse(msgspec.Struct):
-    """A complete response."""
-
-    status: int
-    body: bytes = b""
-    content_type: str = "application/json"
-    headers: dict[str, str] = {}
-    closes_connection: bool = False
-
-
-@lru_cache(_CACHED_SIZES)
-def _chunk_framing(size: int) -> tuple[bytes, bytes]:
-    return b"%x\r\n" % size, b"\r\n"
-
-
-def _no_framing(size: int) -> tuple[bytes, bytes]:
-    return b"", b""
-
-
-class StreamingResponse:
-    """A response whose body is written piece by piece."""
-
-    def __init__(self, connection: ServerConnection, *, head: bytes, is_chunked: bool, has_body: bool) -> None:
-        self._connection = connection
-        self._transport = connection.transport
-        self._head = head  # not sent yet
-        self._is_chunked = is_chunked
-        self._has_body = has_body
-        self.is_ended: bool = False
-        self.write_framed: Callable[[bytes], None] = self._transport.write
-        """Sends bytes that already have their chunk framing. Call it only while `is_open`."""
-
-    @property
-    def chunk_framing(self) -> Callable[[int], tuple[bytes, bytes]]:
-        """Return the function that returns the bytes that precede and follow a chunk of a size."""
-        return _chunk_framing if self._is_chunked else _no_framing
-
-    def on_backpressure(self, callback: Callable[[], object]) -> None:
-        """Set the callback for a full write buffer."""
-        self._connection.on_backpressure = callback
-
-    def on_disconnect(self, callback: Callable[[], object]) -> None:
-        """Set the callback for a disconnect of the client; it is called at once."""
-        self._connection.on_disconnect = callback
-
-    @property
-    def has_backpressure(self) -> bool:
-        """Whether the write buffer is full, because the client reads slowly."""
-        return self._connection.is_write_paused
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the client is connected."""
-        return self._connection.is_connected
-
-    def write(self, data: bytes) -> None:
-        """Write a part of the body, without waiting. Empty writes are ignored: a zero-length chunk ends the body."""
-        if data and not self._transport.is_closing():
-            self._transport.write(self._framed(data))
-
-    def _framed(self, data: bytes) -> bytes:
-        """Return a part of the body with its framing, after the head if that is not sent yet."""
-        head, self._head = self._head, b""
-        if not data or not self._has_body:
-            return head
-        return b"%b%x\r\n%b\r\n" % (head, len(data), data) if self._is_chunked else head + data
-
-    async def drain(self) -> None:
-        """Wait until the write buffer is below its low-water mark."""
-        await self._connection.drain()
-
-    async def end(self, trailers: Mapping[str, str] | None = None, *, last: bytes = b"") -> None:
-        """End the body after the `last` data. Trailers are sent only with chunked transfer encoding.
-
-        Raises:
-            ValueError: a trailer contains a character that is not allowed in a header.
-        """
-        self._connection.on_backpressure = self._connection.on_disconnect = None
-        ending = _LAST_CHUNK
-        if trailers:
-            lines = [f"{name}: {value}" for name, value in trailers.items()]
-            check_header_line("".join(lines))
-            ending = "\r\n".join(["0", *lines, "", ""]).encode("latin-1")
-        self.is_ended = True
-        if not self._transport.is_closing():
-            self._transport.write(self._framed(last) + (ending if self._is_chunked else b""))
-            await self.drain()
-
-    def abort(self) -> None:
-        """Reset the connection, so that the client cannot mistake a partial response for a complete one."""
-        self._transport.abort()
-
-
-class HttpRequest:
-    """An incoming request."""
-
-    def __init__(
-        self, connection: ServerConnection, method: str, target: str, headers: RequestHeaders, *, is_http_1_0: bool
-    ) -> None:
-        self._connection = connection
-        self._is_http_1_0 = is_http_1_0
-        self.method: str = method
-        path, _, query = target.partition("#")[0].partition("?")
-        self.query: str = query
-        """The raw query string, without the question mark."""
-        if "://" in path and not path.startswith("/"):  # absolute form
-            path = "/" + path.partition("://")[2].partition("/")[2]
-        self.path: str = _decode_path(path) if "%" in path else path
-        self._headers = headers
-        self.headers: Mapping[str, str] = headers
-        self.stream: StreamingResponse | None = None
-        """The response, after `start_stream`."""
-        self.on_body_data: Callable[[int], object] | None = None
-        """Is called with the size of each read of the body until its end; an exception from it ends `read_body`."""
-        self.keeps_connection: bool = True
-        """Whether another request may follow on the connection."""
-        self.is_complete: bool = False
-        """Whether the whole body has arrived."""
-        self._body = bytearray()
-        self._is_broken = False  # the rest of the body will not arrive
-        self._is_reading = False
-        self._is_discarding = False
-        self._waiter: asyncio.Future[None] | None = None
-
-    def header_values(self, name: str) -> list[str]:
-        """Return all values of a header."""
-        return self._headers.all_values(name)
-
-    async def read_body(self, *, limit_bytes: int, timeout_s: float) -> bytes:
-        """Read the complete body.
-
-        Raises:
-            RequestBodyError: it is too long, too slow, or incomplete.
-        """
-        if int(self.headers.get("content-length", 0)) > limit_bytes:
-            raise _body_too_large(limit_bytes)
-        if not self.is_complete:
-            # curl sends `Expect: 100-continue` before a long body, and waits a second without an answer.
-            if self.headers.get("expect", "").lower() == "100-continue" and not self._is_http_1_0:
-                self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._receive_body(limit_bytes)
-            except TimeoutError:
-                message = f"The request body was not received within {timeout_s:g} seconds."
-                raise RequestBodyError(408, message) from None
-        elif self._body:
-            self._count_body(0, limit_bytes)
-        if len(self._body) > _LARGE_BODY_BYTES:
-            async with self._connection.server.large_body_lock:
-                await asyncio.sleep(0)  # serve other connections before the caller parses this body
-        body, self._body = bytes(self._body), bytearray()
-        self.on_body_data = None
-        return body
-
-    async def _receive_body(self, limit_bytes: int) -> None:
-        self._is_reading = True
-        counted = self._count_body(0, limit_bytes)
-        while not self.is_complete:
-            if self._is_broken:
-                raise RequestBodyError(400, "The request body is incomplete.")
-            await self._wait()
-            counted = self._count_body(counted, limit_bytes)
-
-    def _count_body(self, counted: int, limit_bytes: int) -> int:
-        """Report the bytes that have arrived beyond the `counted` ones."""
-        size = len(self._body)
-        if size > limit_bytes:
-            raise _body_too_large(limit_bytes)
-        if size > counted and self.on_body_data is not None:
-            self.on_body_data(size - counted)
-        return size
-
-    async def _wait(self) -> None:
-        """Wait for more of the body."""
-        self._waiter = asyncio.get_running_loop().create_future()
-        self._connection.resume_reading()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    async def discard_body(self) -> None:
-        """Wait for the end of a body that the handler has not read, for a limited time."""
-        self._is_discarding = True
-        self._body.clear()
-        try:
-            async with asyncio.timeout(LINGER_S):
-                while not (self.is_complete or self._is_broken):
-                    await self._wait()
-        except TimeoutError:
-            pass
-
-    # Called by the connection.
-
-    def receive(self, data: bytes) -> bool:
-        """Receive a part of the body. Returns False if reading must pause until the handler reads the body."""
-        if not self._is_discarding:
-            self._body += data
-        self._wake()
-        return self._is_reading or self._is_discarding or len(self._body) <= _UNREAD_LIMIT_BYTES
-
-    def end_body(self, *, is_complete: bool) -> None:
-        """Receive the end of the body, or of the connection."""
-        self.is_complete, self._is_broken = is_complete, not is_complete
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def start_stream(
-        self,
-        headers: Mapping[str, str],
-        *,
-        status: int = 200,
-        trailers: Sequence[str] = (),
-        first: bytes = b"",
-        holds_head: bool = False,
-    ) -> StreamingResponse:
-        """Send the head of a streamed response and the `first` data in one write.
-
-        The head has a `Trailer` header for trailers that may follow. With `holds_head` it is sent by `end`, which must
-        be the next call.
-        """
-        if not self._connection.is_connected:  # and the handler is not cancelled yet
-            raise asyncio.CancelledError
-        is_bodiless = status in BODILESS_STATUSES
-        has_length = is_bodiless or "content-length" in map(str.lower, headers)
-        is_chunked = not (has_length or self._is_http_1_0)
-        fields = dict(headers)
-        if is_bodiless:
-            fields = {name: value for name, value in headers.items() if name.lower() != "content-length"}
-        if is_chunked:
-            fields["Transfer-Encoding"] = "chunked"
-            if trailers:
-                fields["Trailer"] = ", ".join(trailers)
-        elif not has_length:
-            self.keeps_connection = False  # the end of the connection is the end of the body
-        has_body = self.method != "HEAD" and not is_bodiless
-        head = self.encode_head(status, fields)
-        stream = StreamingResponse(self._connection, head=head, is_chunked=is_chunked and has_body, has_body=has_body)
-        self.stream = stream
-        if not holds_head:
-            self._connection.transport.write(stream._framed(first))
-        return stream
-
-    def upgrade(self, head: bytes, receive: Callable[[bytes], object]) -> ServerConnection:
-        """Switch the connection to another protocol: send the head of the response, and pass on further data.
-
-        The connection is closed when the handler returns.
-
-        Raises:
-            ValueError: the client has not waited for the response (RFC 6455 §4.1), or uses HTTP/1.0.
-        """
-        connection = self._connection
-        if not connection.is_connected:  # and the handler is not cancelled yet
-            raise asyncio.CancelledError
-        if connection.has_early_data or self._is_http_1_0:
-            raise ValueError("An upgrade needs HTTP/1.1, and no data before its response.")
-        self.keeps_connection = False
-        connection.on_upgraded_data = receive
-        connection.transport.write(head)
-        return connection
-
-    def encode_head(self, status: int, headers: Mapping[str, str]) -> bytes:
-        """Encode the head of a response.
-
-        Raises:
-            ValueError: a header contains a line break.
-        """
-        self.keeps_connection = self.keeps_connection and not self._connection.is_ending
-        lines = [f"{name}: {value}" for name, value in headers.items()]
-        text = "".join(lines)
-        if "\n" in text or "\r" in text or "\0" in text:
-            raise ValueError("A response header contains a line break.")
-        if not self.keeps_connection:
-            lines.append("Connection: close")
-        elif self._is_http_1_0:
-            lines.append("Connection: keep-alive")
-        start = f"HTTP/1.1 {status} {PHRASES.get(status, 'Unknown')}"
-        date = _http_date(int(time.time()))
-        return "\r\n".join((start, *lines, f"Date: {date}", "Server: welldone", "", "")).encode("utf-8", "replace")
-
-    def encode_response(self, response: HttpResponse) -> bytes:
-        """Encode a complete response."""
-        if response.closes_connection:
-            self.keeps_connection = False
-        headers = {**response.headers, "Content-Type": response.content_type}
-        if response.status in BODILESS_STATUSES:
-            return self.encode_head(response.status, response.headers)
-        head = self.encode_head(response.status, {**headers, "Content-Length": str(len(response.body))})
-        return head if self.method == "HEAD" else head + response.body
-
-
-Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse | None]]
-"""Answers a request; returns None if it has streamed the response."""
 
 
 ErrorResponseFactory: TypeAlias = Callable[[int, str], HttpResponse]
 """Creates the response to a request that is not valid HTTP, from its status and a message."""
+
+
+class ServerConnection(AcceptedConnection):
+    """A connection: parses requests, and runs one task while there are any."""
+
+    slice_bytes: int = 64 * 1024
+    SLICE_LINES: ClassVar[int] = 1024  # the smallest request has four, and takes 15 us to parse
+
+    def __init__(self, server: "HttpServer") -> None:
+        super().__init__(server.handler, server.large_body_lock)
+        self.server = server
+        self._is_last = False  # no further request is read
+        self.task: asyncio.Task[None] | None = None
+        """Answers the requests that have arrived, one after the other."""
+        self._parser: httptools.HttpRequestParser | None = None  # only within a request
+        self._is_between_requests = True  # the next byte begins a request
+        self._target = b""
+        self._fields: list[tuple[str, str]] = []
+        self._field_count = 0  # of the headers and trailers
+        self._overhead_bytes = 0  # received since the last part of a body or the last complete request
+        self._receiving: HttpRequest | None = None  # its body is not complete
+        self._pending: list[HttpRequest | None] = []  # None: a request that is not valid
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the connection is closed after the response in progress."""
+        return self._is_last and not self._pending
+
+    def close_when_idle(self) -> None:
+        """Close the connection, now or after the response in progress."""
+        self._is_last = True
+        if self.task is None:
+            self.transport.close()
+
+    # Callbacks of asyncio.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accept the connection, or abort it at the connection limit: an error response would need a slot itself."""
+        # uvloop's transports do not inherit from asyncio's.
+        self.transport = self._transport = cast("asyncio.Transport", transport)
+        if not self.server.admits_connection():
+            self.transport.abort()
+            return
+        self.is_connected = True
+        self.server.add_connection(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Cancel the handler."""
+        self.is_connected = False
+        self._is_last = True
+        if self.on_disconnect is not None:
+            self.on_disconnect()
+        self.on_backpressure = self.on_disconnect = self.on_upgraded_data = None
+        self.server.idle_connections.pop(self, None)
+        self._parser = None  # break the reference cycle
+        self._unprocessed = b""
+        self._pending.clear()
+        if self._receiving is not None:
+            self._receiving.end_body(is_complete=False)
+        if self.task is None:
+            self.server.remove_connection(self)
+        else:
+            self.task.cancel()
+
+    def _process(self, data: bytes) -> None:
+        """Parse the data, and start to answer the requests in it."""
+        if not self.is_connected or (self._is_last and self._receiving is None):
+            self.has_early_data = True
+            if self.on_upgraded_data is not None:
+                self.on_upgraded_data(data)
+            return
+        if self._parser is None:
+            self._parser = httptools.HttpRequestParser(self)
+        self._overhead_bytes += len(data)
+        try:
+            if self._is_between_requests and _TWO_BLANKS.match(data):  # which llhttp accepts
+                self._reject()
+            else:
+                self._parser.feed_data(data)
+            if self._overhead_bytes > _OVERHEAD_LIMIT_BYTES:
+                self._reject()
+        except httptools.HttpParserUpgrade as upgrade:
+            self._is_last = True  # the request is answered, but what follows may not be HTTP
+            self.has_early_data = upgrade.args[0] < len(data) or bool(self._unprocessed)
+        except httptools.HttpParserError:
+            self._reject()
+        if self._is_between_requests:
+            self._parser = None
+        if not self._pending:
+            return
+        if self.task is None:
+            self.server.idle_connections.pop(self, None)
+            self.task = self._loop.create_task(self._answer_requests())
+        else:
+            self.pause_reading()  # at most the requests of one slice are stored
+
+    def _reject(self) -> None:
+        """End the request that is being received with a 400. What follows the last request is not one."""
+        if self._receiving is not None:
+            self._receiving.end_body(is_complete=False)
+            self._receiving = None
+        elif not self._is_last:
+            self._pending.append(None)
+        self._is_last = True
+
+    # Callbacks of httptools. An exception ends the parsing.
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self._is_between_requests = False
+        self._target = b""
+        self._fields = []
+        self._field_count = 0
+
+    def on_url(self, target: bytes) -> None:
+        """Receive the target or a part of it."""
+        self._target += target
+        if len(self._target) > _LINE_LIMIT_BYTES:
+            raise ValueError("target too long")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Receive a header, or a trailer, which is ignored."""
+        self._field_count += 1
+        if len(name) + len(value) > _LINE_LIMIT_BYTES or self._field_count > _HEADERS_LIMIT:
+            raise ValueError("headers too long")
+        if self._receiving is None:
+            text = value.strip(b" \t").decode("utf-8", "surrogateescape")
+            self._fields.append((decode_header_name(name), text))
+
+    def on_headers_complete(self) -> None:
+        """Make the request, whose handler starts before its body is complete."""
+        parser = self._parser
+        assert parser is not None
+        target = self._target.decode("utf-8", "surrogateescape")
+        headers = RequestHeaders(self._fields)
+        version = parser.get_http_version()
+        is_http_1_0 = version == "1.0"
+        if version not in ("1.0", "1.1") or _is_ambiguous(target, headers, is_http_1_0=is_http_1_0):
+            raise ValueError("ambiguous request")
+        method = parser.get_method().decode()
+        request = HttpRequest(self, method, target, headers, is_http_1_0=is_http_1_0)
+        request.keeps_connection = parser.should_keep_alive()
+        self._receiving = request
+        self._pending.append(request)
+
+    def on_body(self, data: bytes) -> None:
+        """Receive a part of the body."""
+        self._overhead_bytes = 0
+        if self._receiving is not None and not self._receiving.receive(data):
+            self.pause_reading()
+
+    def on_message_complete(self) -> None:
+        """Receive the end of a request."""
+        self._is_between_requests = True
+        self._overhead_bytes = 0
+        request, self._receiving = self._receiving, None
+        if request is not None:
+            request.end_body(is_complete=True)
+            self._is_last = self._is_last or not request.keeps_connection
+
+    # The task of the connection.
+
+    async def _answer_requests(self) -> None:
+        try:
+            while self._pending:
+                request = self._pending.pop(0)
+                if request is None:
+                    await self._answer_invalid()
+                elif not await self._answer(request):
+                    self.transport.close()
+                    return
+                await self.drain()
+                if self._pending:
+                    await next_turn()
+        except asyncio.CancelledError:
+            self.transport.abort()
+            raise
+        finally:
+            self.task = None
+            if not self.is_connected:
+                self.server.remove_connection(self)
+        if self._is_last:
+            self.transport.close()
+        else:
+            self.server.mark_idle(self)
+            self.resume_reading()
+
+    async def _answer(self, request: HttpRequest) -> bool:
+        """Run the handler and send its response. Returns whether the connection can be used further."""
+        self.server.count_active(1)
+        try:
+            response = await self.handler(request)
+            data = b"" if response is None else request.encode_response(response)
+        except Exception as error:  # the outermost layer: the client gets a 500 without the message
+            _LOGGER.exception("a request failed", exc_info=error)
+            response = self._error_response(500)
+            data = request.encode_response(response)
+        finally:
+            self.server.count_active(-1)
+        stream = request.stream
+        if stream is not None and (response is not None or not stream.is_ended):
+            self.transport.abort()  # the stream has failed
+            return False
+        if data:
+            self.transport.write(data)
+        if not request.is_complete:
+            if not request.keeps_connection and self.transport.can_write_eof():
+                self.transport.write_eof()
+            await request.discard_body()
+        return request.keeps_connection and request.is_complete
+
+    async def _answer_invalid(self) -> None:
+        """Answer a request that cannot be parsed, and close the connection when the client has read the response."""
+        request = HttpRequest(self, "GET", "/", RequestHeaders(()), is_http_1_0=False)
+        self.transport.write(request.encode_response(self._error_response(400)))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            await asyncio.sleep(LINGER_S)  # the client's disconnect cancels this task
+
+    def _error_response(self, status: int) -> HttpResponse:
+        response = self.server.error_response(status, PHRASES[status])
+        response.closes_connection = True
+        return response
 
 
 class HttpServer:
@@ -376,8 +293,6 @@ class HttpServer:
         self._idle.set()
         self._idle_timer: asyncio.TimerHandle | None = None  # for the connection that is idle longest
         self.large_body_lock: asyncio.Lock = asyncio.Lock()  # eight large bodies in a row would stall all streams
-
-    make_request = HttpRequest
 
     def count_active(self, change: int) -> None:
         """Count a request that begins or ends."""
@@ -500,24 +415,6 @@ class HttpServer:
         await asyncio.sleep(0)  # the loop closes an aborted socket in its next iteration
 
 
-def _body_too_large(limit_bytes: int) -> RequestBodyError:
-    # A function, since an exception in a local variable of the raising frame is a reference cycle that keeps the body.
-    return RequestBodyError(413, f"The request body exceeds the limit of {limit_bytes:,} bytes.")
-
-
-def _decode_path(path: str) -> str:
-    """Decode percent-encoded characters, unless they are not UTF-8."""
-    try:
-        return unquote(path, errors="strict")
-    except UnicodeDecodeError:
-        return path
-
-
-@lru_cache(maxsize=1)
-def _http_date(second: int) -> str:
-    return formatdate(second, usegmt=True)
-
-
 def _set_user_timeout(listening: socket.socket, timeout_s: float) -> None:
     """Have the kernel reset connections whose client acknowledges nothing for this time (Linux only).
 
@@ -525,3 +422,19 @@ def _set_user_timeout(listening: socket.socket, timeout_s: float) -> None:
     """
     if sys.platform == "linux" and listening.family != socket.AF_UNIX:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(timeout_s * 1000))
+
+
+def _is_ambiguous(target: str, headers: RequestHeaders, *, is_http_1_0: bool) -> bool:
+    """Return whether a proxy in front of this server might read the request differently (request smuggling)."""
+    if "transfer-encoding" in headers:
+        codings = [value.lower() for value in headers.all_values("transfer-encoding")]
+        if codings != ["chunked"] or "content-length" in headers or is_http_1_0:  # RFC 9112 §6.1
+            return True
+    if len(headers.all_values("host")) > 1:
+        return True
+    if target.startswith("/") or target == "*":
+        return target.startswith("//")  # which others may take for a host
+    # Absolute form: its host overrides the Host header (RFC 9112 §3.2.2), which is the one that is checked elsewhere.
+    scheme, _, rest = target.partition("://")
+    host = rest.partition("/")[0].partition("?")[0] if scheme.lower() in ("http", "https") else ""
+    return not host or host.lower() != (headers.get("host") or "").lower()

@@ -18,8 +18,7 @@ from websockets.protocol import Protocol, Side, State
 from websockets.utils import accept_key
 
 from welldone.http.address import check_header_line
-from welldone.http.server import HttpRequest
-from welldone.http.server_connection import LINGER_S, ServerConnection
+from welldone.http.messages import LINGER_S, AcceptedConnection, HttpRequest
 
 _DATA_OPCODES = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
 _QUEUE_LIMIT = 16
@@ -87,7 +86,7 @@ class WebSocket:
         self._waiter: asyncio.Future[None] | None = None
         self._ended = asyncio.Event()  # the close handshake is complete
         try:
-            self.connection: ServerConnection = request.upgrade(head, self._receive)
+            self.connection: AcceptedConnection = request.upgrade(head, self._receive)
         except ValueError as error:
             raise HandshakeError(str(error)) from None
         self.connection.slice_bytes = _SLICE_BYTES

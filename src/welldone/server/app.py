@@ -12,8 +12,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from welldone.gateway.errors import ApiError, ErrorFormat, internal_error, shutting_down
-from welldone.http.server import HttpRequest, HttpResponse, RequestBodyError
-from welldone.http.server_connection import RequestHeaders
+from welldone.http.messages import HttpRequest, HttpResponse, RequestBodyError, RequestHeaders
 from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION_HEADER
 from welldone.protocol.dialects.gemini.objects import KEY_HEADER
 from welldone.server.access.keys import ANONYMOUS

@@ -16,7 +16,7 @@ from welldone.gateway.queue import RequestQueue
 from welldone.gateway.upstream import Upstream
 from welldone.http.client import fetch
 from welldone.http.connect import HttpClientError
-from welldone.http.server import HttpResponse
+from welldone.http.messages import HttpResponse
 from welldone.protocol.dialects.gemini.objects import METHOD_PATH
 from welldone.protocol.envelope import ID_PREFIX, Endpoint
 from welldone.server.api.anthropic import MessagesApi

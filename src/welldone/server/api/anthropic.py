@@ -2,7 +2,7 @@
 
 from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.gateway.errors import invalid_request
-from welldone.http.server import HttpResponse
+from welldone.http.messages import HttpResponse
 from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect
 from welldone.protocol.envelope import ID_PREFIX, Endpoint

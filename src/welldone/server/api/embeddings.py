@@ -16,7 +16,7 @@ from welldone.gateway.backends import LocalBackend, UnqueuedEngine, UpstreamBack
 from welldone.gateway.error_mapping import context_length_exceeded, engine_unavailable, invalid_engine_reply
 from welldone.gateway.errors import ApiError
 from welldone.gateway.queue import RequestQueue
-from welldone.http.server import HttpResponse
+from welldone.http.messages import HttpResponse
 from welldone.protocol.events import Json
 from welldone.schemas.vectors import EmbeddingsRequest
 from welldone.server.api.dialect import count_upstream, vllm_tokenize_body

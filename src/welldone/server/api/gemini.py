@@ -6,7 +6,7 @@
 from urllib.parse import parse_qsl
 
 from welldone.gateway.backends import LocalBackend, UpstreamBackend
-from welldone.http.server import HttpResponse
+from welldone.http.messages import HttpResponse
 from welldone.protocol.dialects.gemini.objects import METHOD_PATH
 from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect
 from welldone.protocol.envelope import Endpoint

@@ -7,7 +7,7 @@ import msgspec
 
 from welldone.config.settings import SettingsError
 from welldone.gateway.errors import ApiError, invalid_request
-from welldone.http.server import HttpResponse
+from welldone.http.messages import HttpResponse
 from welldone.protocol.events import Json
 from welldone.schemas.keys import AddKeyRequest
 from welldone.server.access.key_file import KeyFileError

@@ -15,7 +15,7 @@ from welldone.engines.supervisor import LocalModel, ModelState
 from welldone.gateway.backends import LocalBackend
 from welldone.gateway.error_mapping import engine_unavailable
 from welldone.gateway.errors import ApiError, ErrorFormat, invalid_request
-from welldone.http.server import HttpResponse
+from welldone.http.messages import HttpResponse
 from welldone.protocol.events import Json
 from welldone.schemas.vectors import LoadRequest
 from welldone.server.app import RequestContext, json_response

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from welldone.http.server import HttpResponse
+from welldone.http.messages import HttpResponse
 from welldone.protocol.dialects.ollama import OllamaDialect
 from welldone.protocol.envelope import ID_PREFIX, Endpoint
 from welldone.server.api.dialect import DialectApi

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from welldone.gateway.errors import ApiError, invalid_request
-from welldone.http.server import HttpRequest, HttpResponse, StreamingResponse
-from welldone.http.server_connection import RequestHeaders
+from welldone.http.messages import HttpRequest, HttpResponse, RequestHeaders, StreamingResponse
 from welldone.http.websocket import VERSION, CloseCode, HandshakeError, WebSocket, is_handshake
 from welldone.protocol.events import Json
 from welldone.protocol.sse import Frame, SseDecoder
@@ -187,7 +186,7 @@ class _Connection:
             )
         except HandshakeError as error:
             raise invalid_request(str(error)) from None
-        self._handler = self._socket.connection.server.handler
+        self._handler = self._socket.connection.handler
 
     def drain(self) -> None:
         """Close the connection, now or after the response in progress."""

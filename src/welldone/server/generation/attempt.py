@@ -19,7 +19,7 @@ from welldone.gateway.errors import SHUTTING_DOWN, ApiError
 from welldone.gateway.upstream import OUTCOME_UNFINISHED
 from welldone.http.client import Exchange, split_chunk_framing
 from welldone.http.connect import HttpClientError
-from welldone.http.server import StreamingResponse
+from welldone.http.messages import StreamingResponse
 from welldone.protocol.events import Failure
 from welldone.protocol.fast_path import FastPath, TransferFraming
 from welldone.protocol.json_budget import STEPWISE_LIMIT_BYTES

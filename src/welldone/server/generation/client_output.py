@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from welldone.gateway.error_mapping import ERROR_LIMIT_BYTES, AttemptFailure, client_too_slow
-from welldone.http.server import HttpRequest, StreamingResponse
+from welldone.http.messages import HttpRequest, StreamingResponse
 
 EARLY_LIMIT_BYTES = ERROR_LIMIT_BYTES
 """Output before the stream is open: asyncio's own high-water mark, and the rest of an error is not needed."""

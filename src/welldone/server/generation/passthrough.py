@@ -20,7 +20,7 @@ from welldone.gateway.errors import ApiError
 from welldone.http.client import Exchange
 from welldone.http.connect import HttpClientError
 from welldone.http.cooperative import run_cooperatively
-from welldone.http.server import HttpResponse
+from welldone.http.messages import HttpResponse
 from welldone.protocol.events import Json
 from welldone.server.app import RequestContext, Route, RouteHandler, check_encoding
 from welldone.server.generation.client_output import ClientOutput

@@ -17,7 +17,7 @@ from welldone.gateway.backends import Backend, BackendLease
 from welldone.gateway.error_mapping import AttemptFailure, reply_too_large
 from welldone.gateway.errors import ApiError, internal_error
 from welldone.gateway.upstream import dialect_headers
-from welldone.http.server import HttpResponse, StreamingResponse
+from welldone.http.messages import HttpResponse, StreamingResponse
 from welldone.http.turns import next_turn
 from welldone.protocol import sse
 from welldone.protocol.continuation import Continuation, ContinuationWay

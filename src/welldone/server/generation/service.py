@@ -10,7 +10,7 @@ from welldone.engines.supervisor import LocalModel
 from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.gateway.errors import ApiError
 from welldone.http.cooperative import run_cooperatively
-from welldone.http.server import HttpResponse
+from welldone.http.messages import HttpResponse
 from welldone.protocol import sse
 from welldone.protocol.catalog import RULES, Severity
 from welldone.protocol.continuation import ContinuationWay

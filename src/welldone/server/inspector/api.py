@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from welldone.gateway.errors import ApiError, invalid_request
-from welldone.http.server import HttpResponse
+from welldone.http.messages import HttpResponse
 from welldone.protocol.catalog import RULES
 from welldone.rules.rule_pages import read_page
 from welldone.server.app import RequestContext, Route, RouteHandler, json_response

@@ -15,7 +15,7 @@ from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
 from welldone.gateway.errors import ApiError
-from welldone.http.server import HttpResponse
+from welldone.http.messages import HttpResponse
 from welldone.server.app import RequestContext
 
 ASSETS_PATH = "/page/assets/"

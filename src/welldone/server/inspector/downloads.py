@@ -18,7 +18,7 @@ from welldone.engines.models.hub_child import HubEvent, HubJob
 from welldone.engines.models.install import PullError, PullErrorKind, parse_hub_source
 from welldone.engines.models.store import model_name_of
 from welldone.gateway.errors import ApiError, invalid_request
-from welldone.http.server import HttpResponse
+from welldone.http.messages import HttpResponse
 from welldone.server.app import RequestContext, json_response
 from welldone.server.inspector.children import start_child
 from welldone.server.observe import log

@@ -20,7 +20,7 @@ from welldone.engines.supervisor import LocalModel, ModelState
 from welldone.gateway.errors import ApiError
 from welldone.gateway.queue import RequestQueue
 from welldone.gateway.upstream import Upstream
-from welldone.http.server import HttpResponse
+from welldone.http.messages import HttpResponse
 from welldone.protocol.catalog import RULES
 from welldone.server.access.limits import RateLimitStatus, UsageTotals
 from welldone.server.api import models

@@ -31,7 +31,7 @@ from opentelemetry.trace import (
 import welldone
 from welldone.gateway.backends import AttemptTrace, BackendLease
 from welldone.gateway.error_mapping import CLIENT_DISCONNECTED
-from welldone.http.server import HttpRequest
+from welldone.http.messages import HttpRequest
 from welldone.protocol.catalog import RULES
 from welldone.server.observe import log
 from welldone.server.observe.log import RequestLogEntry

@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from welldone.gateway.backends import AttemptTrace, BackendLease
-from welldone.http.server import HttpRequest
+from welldone.http.messages import HttpRequest
 from welldone.protocol.repair_log import RepairEntry
 from welldone.server.observe.log import RequestLogEntry
 

@@ -13,7 +13,7 @@ import msgspec
 from welldone.config.server import ServeSettings
 from welldone.gateway.errors import ApiError, internal_error, invalid_request, shutting_down
 from welldone.gateway.stream_endings import error_ending, server_gone
-from welldone.http.server import HttpResponse, StreamingResponse
+from welldone.http.messages import HttpResponse, StreamingResponse
 from welldone.protocol import sse
 from welldone.rules.trace import guess_endpoint
 from welldone.schemas.errors import shorten_value

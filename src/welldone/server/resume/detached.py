@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from welldone.http.server import HttpRequest, StreamingResponse
+from welldone.http.messages import HttpRequest, StreamingResponse
 from welldone.server.resume.events import StreamState
 from welldone.server.resume.streams import ResumableStream, StreamHead
 
