@@ -4,11 +4,10 @@ The server sends a stream, a whole reply, or an error. The headers tell which; i
 """
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, IntEnum, auto
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -27,9 +26,6 @@ from welldone.protocol.stream_template import TemplatedStream
 from welldone.server.generation.observer import StreamObserver
 from welldone.server.generation.token_cost import OutputTokenEstimator
 from welldone.server.observe.timing import StreamTimes
-
-if TYPE_CHECKING:  # which makes the attempts
-    from welldone.server.generation.response_task import ResponseTask
 
 _TURN_S = 0.005  # time slice for parsing a whole reply; a single step may take longer
 _STATUS_BY_ERROR = {
@@ -78,6 +74,25 @@ _UNKNOWN, _STREAM, _FULL_BODY, _ERROR = _ReplyKind
 _CREATED, _SENT, _RECEIVING, _STARTED, _GENERATING = AttemptStage
 
 
+class AttemptListener(Protocol):
+    """Receives the reply to an attempt."""
+
+    def on_accepted(self) -> None:
+        """Note the start of a reply."""
+
+    def on_data(self, data: bytes, part: int) -> AttemptStage:
+        """Process bytes of a part's stream, and return how far it is now."""
+
+    def on_full_body(self, data: bytes, part: int) -> Iterator[None]:
+        """Process a whole reply of a part, in steps between which the event loop may run."""
+
+    def on_end(self, part: int, *, is_lost: bool) -> bool:
+        """Process the end of a part's stream, or the loss of its connection. Returns whether the reply is complete."""
+
+    def survives_restart(self, attempt: "UpstreamAttempt") -> bool:
+        """Whether the answer goes on if the local engine of this attempt is replaced."""
+
+
 class _FastPathTarget(NamedTuple):
     path: FastPath | TemplatedStream
     push: Callable[[bytes], None]
@@ -87,7 +102,9 @@ class _FastPathTarget(NamedTuple):
 class UpstreamAttempt:
     """One attempt at a part. A retry makes a new object: late data of the old one is dropped."""
 
-    def __init__(self, listener: "ResponseTask", part_index: int, number: int) -> None:
+    def __init__(
+        self, listener: AttemptListener, part_index: int, number: int, *, param: str, is_paused: bool = False
+    ) -> None:
         self.part_index = part_index
         self.number = number
         """From the second on, attempts use a new connection instead of a pooled one."""
@@ -95,7 +112,7 @@ class UpstreamAttempt:
         self.last_received_at: float = 0.0
         """Time of the last bytes, including keep-alives."""
         self._last_content_at = 0.0  # time of the last content; at first, of the request
-        self.is_paused: bool = False
+        self.is_paused: bool = is_paused
         """Whether nothing is read from the server, because the client is slow."""
         self.last_sent_at: float = 0.0
         """Time of the last chunk on the fast path."""
@@ -103,6 +120,7 @@ class UpstreamAttempt:
         """Whether it streams the answer to a request with tools, at an upstream with `stream = "auto"`."""
         self.output_estimate: OutputTokenEstimator = OutputTokenEstimator()
         self._listener = listener
+        self._param = param  # to blame for a prompt that is too long
         self._loop = asyncio.get_running_loop()
         self._lease: BackendLease | None = None
         self._exchange: Exchange | None = None
@@ -113,18 +131,19 @@ class UpstreamAttempt:
         self._status = 0
         self._headers: Mapping[str, str] = {}
         self._buffer = bytearray()  # of a reply that is not streamed
-        self._result: asyncio.Future[AttemptFailure | None] = self._loop.create_future()
+        self.result: asyncio.Future[AttemptFailure | None] = self._loop.create_future()
+        """The failure, or None, after the end of the reply. An internal error is an exception."""
         self._unsent_bytes = 0  # of the request, before there is an exchange
         # These two refer back to this object: they are cleared early, so that no cycle keeps the request alive.
         self._steps: Iterator[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # for what ends the attempt next if nothing arrives
 
     @property
     def is_billable(self) -> bool:
         """Whether a server may have worked on it: it was sent, and neither rejected nor disconnected before a reply."""
         if self.stage < _SENT:
             return False
-        failure = self._result.result() if self._result.done() else None
+        failure = self.result.result() if self.result.done() else None
         return failure is None or self._status == _OK or failure.outcome == error_mapping.OUTCOME_TIMEOUT
 
     @property
@@ -135,44 +154,42 @@ class UpstreamAttempt:
     @property
     def survives_restart(self) -> bool:
         """Whether the answer goes on if its local engine is replaced."""
-        if self.number >= self._listener.backend.max_attempts or self.is_paused:
-            return False  # what is not read yet may be something that cannot be continued
-        return self.stage < _RECEIVING or self._listener.survives_restart(self.part_index)
+        return self._listener.survives_restart(self)
 
-    @property
-    def _silence_limit_s(self) -> float:
-        """Longest silence: `first_byte_s` while the prompt is processed, `idle_s` after the first content.
+    def _watch_silence(self) -> None:
+        """Time out after silence, or after only keep-alives, but not while the client is slow.
 
-        A role alone is not content: some servers send it before they process the prompt.
+        The longest silence is `first_byte_s` while the prompt is processed, `idle_s` after the first content. A role
+        alone is not content: some servers send it before they process the prompt.
         """
-        assert self._lease is not None
-        return self._lease.idle_s if self.stage is _GENERATING else self._lease.first_byte_s
-
-    @property
-    def deadline(self) -> float:
-        """When the attempt times out, after silence or after only keep-alives; infinite unless it is running."""
         lease = self._lease
-        if lease is None or self._result.done():
-            return math.inf
-        factor = 1 if self.stage is _GENERATING else _KEEP_ALIVE_FACTOR
-        keep_alive_s = max(lease.idle_s, factor * lease.first_byte_s)
-        last_content_at = max(self._last_content_at, self.last_sent_at)
-        return min(self.last_received_at + self._silence_limit_s, last_content_at + keep_alive_s)
+        assert lease is not None
+        left_s = lease.idle_s  # at most: the limit is lower after the first content
+        if not self.is_paused:
+            is_generating = self.stage is _GENERATING
+            limit_s = lease.idle_s if is_generating else lease.first_byte_s
+            keep_alive_s = max(lease.idle_s, (1 if is_generating else _KEEP_ALIVE_FACTOR) * lease.first_byte_s)
+            last_content_at = max(self._last_content_at, self.last_sent_at)
+            deadline = min(self.last_received_at + limit_s, last_content_at + keep_alive_s)
+            left_s = min(left_s, deadline - time.monotonic())
+            if left_s <= 0:
+                self.fail(error_mapping.timeout_failure(limit_s))
+        self._schedule(left_s, self._watch_silence)
 
-    async def run(
+    async def send(
         self,
         lease: BackendLease,
         path: str,
         body: bytes,
         observers: Sequence[StreamObserver],
         headers: Iterable[tuple[str, str | None]],
-    ) -> AttemptFailure | None:
-        """Send the request and wait for the end of the reply. Returns the failure, or None."""
+    ) -> None:
+        """Send the request. `result` is set at the end of the reply."""
         self._lease, self._observers = lease, observers
         lease.watch(self)
         self._unsent_bytes = len(body)
         self.last_received_at = self._last_content_at = time.monotonic()
-        self._listener.wake_before(self.deadline)  # which runs from now on
+        self._watch_silence()
         try:
             self._exchange = await lease.send(
                 lease.address,
@@ -186,17 +203,13 @@ class UpstreamAttempt:
                 is_fresh=self.number > 1,
             )
             self.stage = max(self.stage, _SENT)  # the reply may have begun
-            if self._listener.has_backpressure:
-                self.pause()  # as the other parts are; all are resumed together
+            if self.is_paused:
+                self._exchange.pause_reading()
         except HttpClientError as error:
             self._settle(error_mapping.connection_failure(error, lease.upstream))
-        del body
         self._unsent_bytes = 0
-        if not self.pending_body_bytes:
-            self._listener.release_body(self)
-        if self._result.done():
-            self.close()  # the reply failed before `send` returned the exchange
-        return await self._result
+        if self.result.done():
+            self.close()  # the reply failed before `lease.send` returned the exchange
 
     @property
     def pending_body_bytes(self) -> int:
@@ -223,17 +236,13 @@ class UpstreamAttempt:
         if self._exchange is not None:
             self._exchange.close()
             self._exchange = None  # a reference cycle would wait for the garbage collector, which stops the loop
-        if not self._result.done():
+        if not self.result.done():
             for observer in self._observers:
                 observer.end(error_mapping.CLIENT_DISCONNECTED.error.message, is_aborted=True)
 
-    def time_out(self) -> None:
-        """Fail because of silence."""
-        self.fail(error_mapping.timeout_failure(self._silence_limit_s))
-
     def finish(self) -> None:
         """Treat the stream as complete, if it is still open: some servers do not close it after the end marker."""
-        if not self._result.done():
+        if not self.result.done():
             self.end(None)
             self.close()
 
@@ -245,7 +254,7 @@ class UpstreamAttempt:
             seconds = min(seconds, self._lease.idle_s / 2)
 
         def finish() -> None:
-            if self._listener.has_backpressure:
+            if self.is_paused:
                 self.finish_after(seconds)
             else:
                 self.finish()
@@ -254,7 +263,7 @@ class UpstreamAttempt:
 
     def _schedule(self, seconds: float, callback: Callable[[], None]) -> None:
         self._cancel_timer()
-        if not self._result.done():
+        if not self.result.done():
             self._timer = self._loop.call_later(seconds, callback)
 
     def _cancel_timer(self) -> None:
@@ -279,7 +288,7 @@ class UpstreamAttempt:
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
         """Receive the status and headers."""
-        if self._result.done():
+        if self.result.done():
             return
         self._status, self._headers = status, headers
         for observer in self._observers:
@@ -309,7 +318,7 @@ class UpstreamAttempt:
         """Receive bytes of the body."""
         for observer in self._observers:
             observer.data(data)
-        if self._result.done():
+        if self.result.done():
             return
         self.output_estimate.add(data)
         self.last_received_at = time.monotonic()
@@ -321,34 +330,29 @@ class UpstreamAttempt:
 
     def _receive(self, data: bytes) -> None:
         try:
-            has_started = self._listener.on_data(data, self.part_index)
+            stage = self._listener.on_data(data, self.part_index)
         except Exception as error:  # noqa: BLE001 - an internal error ends this response, and is logged
-            self._listener.fail(error)
+            self._crash(error)
             return
-        if self._listener.has_content:
+        self.stage = max(self.stage, stage)
+        if stage is _GENERATING:
             self._last_content_at = self.last_received_at
-            if self.stage is not _GENERATING:
-                self.stage = _GENERATING
-                self._listener.wake_before(self.deadline)  # which is earlier now
-        else:
-            self.stage = max(self.stage, _STARTED if has_started else _RECEIVING)
 
     def end(self, error: HttpClientError | None) -> None:
         """Receive the end of the body."""
-        if self._result.done():
+        if self.result.done():
             return
         for observer in self._observers:
             observer.end(None if error is None else str(error))
         upstream = None if self._lease is None else self._lease.upstream
-        is_stream = self._reply_kind is _STREAM
-        if is_stream and error is None and upstream is not None and upstream.settings.ends == "close":
-            error = None if self._headers.keys() & {"content-length", "transfer-encoding"} else _NO_FRAMING
-        if error is not None and not (is_stream and self._listener.is_complete(self.part_index)):
+        if self._reply_kind is _STREAM:
+            if error is None and upstream is not None and upstream.settings.ends == "close":
+                error = None if self._headers.keys() & {"content-length", "transfer-encoding"} else _NO_FRAMING
+            self._complete(error)
+        elif error is not None:
             self._settle(error_mapping.disconnect_failure(error, upstream, has_head=self._status > 0))
         elif self._reply_kind is _ERROR:
             self._fail_with_status()
-        elif is_stream:
-            self._complete()
         elif self._reply_kind is _FULL_BODY:
             self._steps = self._listener.on_full_body(bytes(self._buffer), self.part_index)
             self._buffer.clear()
@@ -362,24 +366,36 @@ class UpstreamAttempt:
         slice_end = time.monotonic() + _TURN_S
         try:
             for _ in steps or ():
-                if self._result.done():
+                if self.result.done():
                     break
                 if time.monotonic() > slice_end:
                     self.last_received_at = time.monotonic()  # the server is not to blame for the silence
                     self._loop.call_soon(self._read_in_steps)
                     return
         except Exception as error:  # noqa: BLE001 - an internal error ends this response, and is logged
-            self._listener.fail(error)
-        if steps is not None and not self._result.done():
+            self._crash(error)
+        if steps is not None and not self.result.done():
             self._complete()
         self._steps = None
 
-    def _complete(self) -> None:
+    def _complete(self, error: HttpClientError | None = None) -> None:
+        """End the reply. It may be complete although its connection was lost."""
         try:
-            self._listener.on_end(self.part_index)
-        except Exception as error:  # noqa: BLE001 - an internal error ends this response, and is logged
-            self._listener.fail(error)
-        self._settle(None)
+            is_complete = self._listener.on_end(self.part_index, is_lost=error is not None)
+        except Exception as internal_error:  # noqa: BLE001 - it ends this response, and is logged
+            self._crash(internal_error)
+            return
+        upstream = None if self._lease is None else self._lease.upstream
+        self._settle(
+            None if error is None or is_complete else error_mapping.disconnect_failure(error, upstream, has_head=True)
+        )
+
+    def _crash(self, error: Exception) -> None:
+        """Let the task that waits for the result raise an internal error."""
+        if self.result.done():
+            raise error
+        self.close()
+        self.result.set_exception(error)
 
     def _buffer_data(self, data: bytes) -> None:
         self._buffer += data
@@ -400,10 +416,10 @@ class UpstreamAttempt:
             self.fail(error_mapping.reply_too_large())
 
     def _fail_with_status(self) -> None:
-        if self._result.done() or self._lease is None:
+        if self.result.done() or self._lease is None:
             return
-        body, param = bytes(self._buffer), self._listener.param
-        self.fail(error_mapping.status_failure(self._status, self._headers, body, param, self._lease.upstream))
+        body, upstream = bytes(self._buffer), self._lease.upstream
+        self.fail(error_mapping.status_failure(self._status, self._headers, body, self._param, upstream))
 
     def fail(self, failure: AttemptFailure) -> None:
         """End the attempt with a failure."""
@@ -412,15 +428,12 @@ class UpstreamAttempt:
 
     def _settle(self, failure: AttemptFailure | None) -> None:
         """Set the result and report it to the lease at once: the waiting task may be cancelled before it runs."""
-        if self._result.done():
+        if self.result.done():
             return
-        if self.is_tool_stream and self._lease is not None and self._lease.upstream is not None:
-            is_broken = self._listener.result.invalid_arguments_count > 0
-            if failure is not None and (is_broken := failure.outcome in _BROKEN_STREAMS):
-                failure = msgspec.structs.replace(failure, goes_unstreamed=True)
-            if is_broken:
-                self._lease.upstream.stop_tool_streams(self._lease.model)
-        self._result.set_result(failure)
+        if self.is_tool_stream and failure is not None and failure.outcome in _BROKEN_STREAMS:
+            failure = msgspec.structs.replace(failure, goes_unstreamed=True)
+            self.stop_tool_streams()
+        self.result.set_result(failure)
         self._cancel_timer()
         if self._lease is not None:
             self._lease.report(failure)
@@ -428,6 +441,11 @@ class UpstreamAttempt:
                 self._lease.trace.end(None if failure is None else failure.outcome)
         for observer in self._observers:
             observer.end(None if failure is None else failure.error.message, is_aborted=True)
+
+    def stop_tool_streams(self) -> None:
+        """Ask this upstream for no more streams with tools: the arguments of a call are broken."""
+        if self._lease is not None and self._lease.upstream is not None:
+            self._lease.upstream.stop_tool_streams(self._lease.model)
 
 
 def _is_comment_only(data: bytes) -> bool:

@@ -4,7 +4,6 @@ The handler's task sleeps in `_wait` or `_drain`. The callbacks of the sources (
 """
 
 import asyncio
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +18,7 @@ class ClientOutput(ABC):
     """Base of the classes that produce a response. They pause and resume its sources."""
 
     __slots__ = (
-        *("_http_request", "_write_s", "_loop", "_stream", "_buffer", "_is_paused", "_waiter", "_wakes_at"),
+        *("_http_request", "_write_s", "_loop", "_stream", "_buffer", "_is_paused", "_waiter"),
         "__weakref__",
     )
 
@@ -31,7 +30,6 @@ class ClientOutput(ABC):
         self._buffer = bytearray()  # output before the stream is open
         self._is_paused = False  # the sources are paused until the client has read
         self._waiter: asyncio.Future[None] | None = None
-        self._wakes_at = 0.0  # when the task wakes by itself
 
     @abstractmethod
     def pause_sources(self) -> None:
@@ -42,19 +40,13 @@ class ClientOutput(ABC):
         """Read on. They are not to blame for the silence up to now."""
 
     def wake(self) -> None:
-        """Wake the handler's task: a state or a deadline has changed."""
+        """Wake the handler's task: the state has changed."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-    def wake_before(self, deadline: float) -> None:
-        """Wake the handler's task if it would sleep beyond a deadline, which may be new."""
-        if deadline < self._wakes_at:
-            self.wake()
 
     async def _wait(self, timeout_s: float) -> None:
         """Wait for a call of `wake`, at most for `timeout_s`. The caller checks the state before, without an await."""
         self._waiter = self._loop.create_future()
-        self._wakes_at = time.monotonic() + timeout_s
         timer = self._loop.call_later(max(0.0, timeout_s), self.wake)
         try:
             await self._waiter

@@ -95,6 +95,7 @@ class ResponseState(IntEnum):
 
 # Python 3.11 takes 15 times as long to look up a member of an enum, and each response needs a dozen.
 _WAITING, _STARTED, _SENDING, _COMPLETE, _FAILED = ResponseState
+_RECEIVING, _HAS_EVENT, _GENERATING = tuple(AttemptStage)[2:]
 _NEXT_STATES = {
     _WAITING: tuple(ResponseState)[1:],
     _STARTED: (_WAITING, *tuple(ResponseState)[2:]),  # WAITING: a retry discards the output
@@ -110,7 +111,7 @@ class ResponseTask(ClientOutput):
     # A dictionary of so many attributes would take 1.6 KB for each stream.
     __slots__ = (
         *("_ctx", "backend", "_gen_request", "_request", "_parts", "_settings", "times", "_report", "_reread_request"),
-        *("_may_use_template", "_capture", "continuations", "param", "_fallback", "_is_same_dialect"),
+        *("_may_use_template", "_capture", "continuations", "_fallback", "_is_same_dialect"),
         *("_pipeline", "_templated", "_template_slot", "_recorded", "_options", "error", "_part_count", "retries"),
         *("_attempts", "_ended_count", "state", "_last_sent_at", "_received_bytes", "_last_output"),
         *("_keep_alive_count", "cost"),
@@ -146,7 +147,6 @@ class ResponseTask(ClientOutput):
         self._may_use_template = reread_request is None
         self._capture = capture
         self.continuations: Continuations = Continuations(backend, settings.continuation, ctx.id, times)
-        self.param: str = _PROMPT_PARAMS[gen_request.endpoint]
         self._fallback = Envelope(gen_request.id, int(parts.now()), backend.name)
         self._is_same_dialect = gen_request.endpoint in SAME_DIALECT_ENDPOINTS
         self._pipeline: AnyPipeline | None = None
@@ -304,11 +304,15 @@ class ResponseTask(ClientOutput):
         except ApiError as error:
             self.abort(error)
         except Exception as error:  # noqa: BLE001 - outermost layer of a task: logged, and reported to the client
-            self.fail(error)
+            log.event(logging.ERROR, "a response failed", error=error)
+            self.abort(internal_error(self._ctx.id))
 
     async def run_attempt(self, lease: BackendLease, part: int, number: int) -> AttemptFailure | None:
         """Make an attempt at a part."""
-        attempt = self._attempts[part] = UpstreamAttempt(self, part, number)
+        param = _PROMPT_PARAMS[self._gen_request.endpoint]
+        # Paused while the other parts are; all are resumed together.
+        attempt = UpstreamAttempt(self, part, number, param=param, is_paused=self.has_backpressure)
+        self._attempts[part] = attempt
         self.times.record_attempt(lease.waited_s)
         self.continuations.models.setdefault(part, lease.model)
         way: ContinuationWay | None = None
@@ -353,21 +357,20 @@ class ResponseTask(ClientOutput):
                 observers.append(self._capture.begin_attempt(part, lease.name, encoded[0], is_local=is_local, way=way))
             # `pop`: this frame must not keep the body in memory during the reply, n times for n parts.
             headers = dialect_headers(lease.address, forwarded, endpoint)
-            failure = await attempt.run(lease, path, encoded.pop(), observers, headers)
+            await attempt.send(lease, path, encoded.pop(), observers, headers)
+            if not attempt.pending_body_bytes:
+                self._parts.body_budget.release(attempt)
+            failure = await attempt.result
             if failure is not None and first_failure is not None:  # the client gets the first error
                 failure = msgspec.structs.replace(failure, error=first_failure.error)
             return failure
         finally:
-            self.release_body(attempt)
-
-    def release_body(self, attempt: UpstreamAttempt) -> None:
-        """Count the body of an attempt no longer."""
-        self._parts.body_budget.release(attempt)
+            self._parts.body_budget.release(attempt)
 
     def retract(self, part: int) -> bool:
         """Discard the output of a failed attempt, if the client has received nothing of it but roles."""
         attempt = self._attempts[part]
-        has_output = attempt.stage >= AttemptStage.RECEIVING
+        has_output = attempt.stage >= _RECEIVING
         is_restartable = self._may_restart(part)
         if self.state >= _COMPLETE or (has_output and not (self._is_retractable or is_restartable)):
             return False
@@ -401,8 +404,13 @@ class ResponseTask(ClientOutput):
         self.continuations.ways.append(NO_WAY)
         return False
 
-    def survives_restart(self, part: int) -> bool:
-        """Whether the answer goes on if the local engine of this part is replaced while it generates."""
+    def survives_restart(self, attempt: UpstreamAttempt) -> bool:
+        """Whether the answer goes on if the local engine of this attempt is replaced while it generates."""
+        if attempt.number >= self.backend.max_attempts or attempt.is_paused:
+            return False  # Unread bytes may contain a tool call, which cannot be continued.
+        if attempt.stage < _RECEIVING:
+            return True
+        part = attempt.part_index
         if not isinstance(self.pipeline, Pipeline) or not self.pipeline.parts[part].can_continue:
             return False
         delivered = self.pipeline.parts[part].delivered
@@ -453,33 +461,28 @@ class ResponseTask(ClientOutput):
 
     # Callbacks of the attempts.
 
-    def fail(self, error: Exception) -> None:
-        """Log an internal error and end the response with a 500."""
-        log.event(logging.ERROR, "a response failed", error=error)
-        self.abort(internal_error(self._ctx.id))
-
     def on_accepted(self) -> None:
         """Note the start of a reply."""
         # The first event of an upstream is awaited too: it may be an error, which then becomes an HTTP status.
         if not self.backend.upstreams:
             self._mark_started()
 
-    def on_data(self, data: bytes, part: int) -> bool:
-        """Process bytes of a part's stream. Returns whether the part has produced an event by now."""
+    def on_data(self, data: bytes, part: int) -> AttemptStage:
+        """Process bytes of a part's stream, and return how far it is now."""
         if self.state >= _COMPLETE:
-            return False
+            return _RECEIVING
         self._received_bytes += len(data)
         if self._capture is not None:
             self._capture.feed(data, part)
         if (templated := self._templated) is not None:
             if (output := templated.feed(data)) is not None:
                 self._send_part(part, output, templated.state)
-                return True
+                return _GENERATING if templated.has_content else _HAS_EVENT
             if self._template_slot is not None:
                 self._template_slot.report(is_match=templated.is_overlong)
         if self._received_bytes > _BUFFERED_LIMIT_BYTES and self.pipeline.retains_output:
             self.abort(reply_too_large().error)
-            return False
+            return _RECEIVING
         if self._recorded is not None:
             self._recorded += data
             if len(self._recorded) > RECORDED_LIMIT_BYTES:
@@ -489,17 +492,17 @@ class ResponseTask(ClientOutput):
         state = pipeline.part_state(part)
         if state is PartState.FAILED:
             self._fail_part(part, output)
-            return True
+            return _HAS_EVENT
         if state is PartState.CUT:
             self._send(output)  # of the frames before the failure
             self._cut_part(part)
-            return True
+            return _HAS_EVENT
         if state is PartState.WAITING:
             if isinstance(pipeline, PassthroughRepairer):
                 self._send(output)  # events before the first content, such as `response.created`
-            return False
+            return _RECEIVING
         self._send_part(part, output, state)
-        return True
+        return _GENERATING if pipeline.has_content else _HAS_EVENT
 
     def _send_part(self, part: int, output: bytes | None, state: PartState) -> None:
         """Send output of a part that has not failed."""
@@ -550,12 +553,7 @@ class ResponseTask(ClientOutput):
             if self.state >= _COMPLETE:
                 return
 
-    @property
-    def has_content(self) -> bool:
-        """Whether the last data had content."""
-        return (self._templated or self.pipeline).has_content
-
-    def is_complete(self, part: int) -> bool:
+    def _is_complete(self, part: int) -> bool:
         """Whether only usage or `[DONE]` can be missing, so that a lost connection does not make the answer fail.
 
         Not if the server has sent content after a finish reason: then there may be more of it.
@@ -565,28 +563,34 @@ class ResponseTask(ClientOutput):
         has_early_finish = "fin-last-of-choice" in self.pipeline.repair_log.counts()
         return self.pipeline.part_state(part) >= (PartState.DONE if has_early_finish else PartState.FINISHED)
 
-    def on_end(self, part: int) -> None:
-        """Process the end of a part's stream."""
+    def on_end(self, part: int, *, is_lost: bool) -> bool:
+        """Process the end of a part's stream, or the loss of its connection. Returns whether the reply is complete."""
+        if is_lost and not self._is_complete(part):
+            return False
         if self.state >= _COMPLETE:
-            return
+            return True
         self._ended_count += 1
         output = None if self._templated is None else self._templated.close()
         if output is None:
             output = self._close_part(part)
             if self.pipeline.failure is not None:
                 self._fail_part(part, output)
-                return
+                return True
             if self.pipeline.part_state(part) is PartState.CUT:
                 self._ended_count -= 1
                 self._send(output)
                 self._cut_part(part)
-                return
+                return True
+        attempt = self._attempts[part]
+        if attempt.is_tool_stream and self.result.invalid_arguments_count > 0:
+            attempt.stop_tool_streams()
         if self._ended_count < self._part_count or self._stream is None:
             self._send(output)
         else:
             self._last_output = output or b""  # the handler's task sends it together with the end of the body
         if self._ended_count == self._part_count:
             self._end(_COMPLETE)
+        return True
 
     def _cut_part(self, part: int) -> None:
         """Handle an error event or an incomplete or invalid stream that another attempt may continue."""
@@ -641,7 +645,7 @@ class ResponseTask(ClientOutput):
 
     async def _buffered_response(self) -> HttpResponse:
         while self.state < _COMPLETE:
-            await self._wait(self._next_deadline_s(_NEVER_S))
+            await self._wait(_NEVER_S)
         if self.error is not None:
             raise self.error
         failure = self.pipeline.failure
@@ -668,7 +672,7 @@ class ResponseTask(ClientOutput):
         # keep-alives.
         early_end = time.monotonic() + self._settings.early_s
         while self.state is _WAITING and (left_s := early_end - time.monotonic()) > 0:
-            await self._wait(self._next_deadline_s(left_s))
+            await self._wait(left_s)
         if self.error is not None:
             raise self.error
         trailer_names = () if self._report is None else self._report.trailer_names
@@ -686,23 +690,13 @@ class ResponseTask(ClientOutput):
                     self.pipeline.fail(self.error.to_failure())  # for logs and metrics only
                     self._end(_FAILED)
             else:
-                await self._wait(self._next_deadline_s(self._keep_alive(stream)))
+                await self._wait(self._keep_alive(stream))
         await stream.end(self._trailers(), last=self._last_output)
 
     def _stream_headers(self) -> dict[str, str]:
         own = _EVENT_STREAM_HEADERS if self._templated else self.pipeline.headers
         report = {} if self._report is None else self._report.headers(self.retries.upstream)
         return {**own, **response_headers(self._ctx), **report}
-
-    def _next_deadline_s(self, limit_s: float) -> float:
-        """Return the time until an attempt's deadline, at most `limit_s`. Attempts past their deadline time out."""
-        now = time.monotonic()
-        for attempt in self._attempts.values():
-            left_s = attempt.deadline - now
-            limit_s = min(limit_s, left_s)
-            if left_s <= 0:
-                attempt.time_out()  # the worker retries or aborts
-        return limit_s
 
     def _keep_alive(self, stream: StreamingResponse) -> float:
         """Send a keep-alive if one is due. Returns the time until the next one."""
