@@ -108,8 +108,9 @@ format: .venv/.dev ## format the code and apply automatic lint fixes
 
 clients: $(patsubst %,.venv-%/.ready,clients langchain peers frameworks) ## install the clients and web frameworks that the tests run
 
-web-types: $(WEB)/node_modules/.ready ## type-check the JavaScript of the web page (needs npm)
+web-types: $(WEB)/node_modules/.ready ## type-check the JavaScript of the web page and of the HTML report (needs npm)
 	$(WEB)/node_modules/.bin/tsc -p src/welldone/web
+	$(WEB)/node_modules/.bin/tsc -p src/welldone/bench/reports/page
 
 matrix: .venv/.dev clients ## run every server against every client and regenerate docs/matrix.md
 	WELLDONE_WRITE_MATRIX=1 $(BIN)/python -m pytest tests/clients/test_matrix.py $(ARGS)

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,8 @@ PAGE = ROOT / "docs" / "dependencies.md"
 RUNTIME = ROOT / "requirements" / "serve.txt"
 INSTALLED = tuple(ROOT / "requirements" / f"{name}.txt" for name in ("serve", "test", "dev"))
 LOCKS = tuple(f"{folder}/package-lock.json" for folder in ("tests/web", "tests/oracle/node", "tests/oracle/codex"))
+MANIFESTS = tuple(sorted((ROOT / "src").rglob("vendor/manifest.json")))
+"""Files of others that are in the package: version, licence and hash of each."""
 LOOKUP_S = 30.0
 """Timeout of pip-audit. Its service answers within seconds if it is reachable."""
 _PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[a-z0-9,-]+\])?==(\S+?)(?: ; (.+))?")
@@ -30,6 +33,17 @@ ones. Each is pinned with the hashes of its files in `requirements/serve.txt`; `
 
 | package | version | licence, or platform marker | required by |
 |---|---|---|---|
+"""
+
+
+_VENDORED_HEAD = """
+## Files of others in the package
+
+These files are inlined into pages, so that a page works without a network. Each is the file of the npm package, whose
+version `tests/web/package.json` pins. `make audit` verifies the hashes.
+
+| file | package | licence | size | used for |
+|---|---|---|---|---|
 """
 
 
@@ -53,7 +67,8 @@ def main() -> int:
     for file in INSTALLED:
         problems += version_problems(read_pins(file.read_text("utf-8")), installed_versions())
     problems += [line for name in LOCKS for line in npm_problems(name, (ROOT / name).read_text("utf-8"))]
-    page = render(read_pins(RUNTIME.read_text("utf-8")))
+    problems += [line for path in MANIFESTS for line in vendored_problems(path)]
+    page = render(read_pins(RUNTIME.read_text("utf-8"))) + render_vendored(MANIFESTS)
     if options.write:
         PAGE.write_text(page, "utf-8")
     elif not PAGE.exists() or PAGE.read_text("utf-8") != page:
@@ -120,6 +135,20 @@ def npm_problems(name: str, text: str) -> Iterator[str]:
             yield f"{name}: {path} has a URL"
 
 
+def vendored_problems(manifest: Path) -> Iterator[str]:
+    """Files beside a manifest that are not as it says, or that it does not name."""
+    entries = json.loads(manifest.read_text("utf-8"))
+    named = {manifest.name, *(entry["file"] for entry in entries), *(entry["licence_file"] for entry in entries)}
+    for name in {path.name for path in manifest.parent.iterdir()} ^ named:
+        yield f"{manifest.parent.name}/{name} is not both a file and in the manifest"
+    pinned = json.loads((ROOT / "tests/web/package.json").read_text("utf-8"))["dependencies"]
+    for entry in entries:
+        if pinned.get(entry["package"]) != entry["version"]:
+            yield f"{entry['file']} is of {entry['version']}, but package.json pins {pinned.get(entry['package'])}"
+        if sha256((manifest.parent / entry["file"]).read_bytes()).hexdigest() != entry["sha256"]:
+            yield f"{entry['file']} is not the file of the manifest"
+
+
 def installed_versions() -> dict[str, str]:
     """Versions of the packages in this environment."""
     return {_normalized(one.metadata["Name"]): one.version for one in metadata.distributions()}
@@ -132,6 +161,17 @@ def render(pins: list[Pin]) -> str:
         for pin in pins
     ]
     return _HEAD + "".join(rows)
+
+
+def render_vendored(manifests: tuple[Path, ...]) -> str:
+    """The section on files of others."""
+    rows = [
+        f"| {entry['file']} | {entry['package']} {entry['version']} | {entry['licence']} | "
+        f"{-(-(manifest.parent / entry['file']).stat().st_size // 1000)} kB | {entry['purpose']} |\n"
+        for manifest in manifests
+        for entry in json.loads(manifest.read_text("utf-8"))
+    ]
+    return _VENDORED_HEAD + "".join(rows)
 
 
 def licence(name: str) -> str:

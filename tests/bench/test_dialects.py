@@ -14,7 +14,7 @@ from tests.http.aio import run
 from welldone.bench.client import BenchUnreachableError
 from welldone.bench.dialects import DIALECTS
 from welldone.bench.report import BenchReport, StepResult
-from welldone.bench.reports import data, text
+from welldone.bench.reports import BENCH_REPORT_FORMATS, data, text
 from welldone.bench.run import BenchProgress, run_bench
 from welldone.bench.settings import BenchmarkKind, BenchSettings, LengthSpec
 from welldone.mock.faults import error_reply
@@ -236,7 +236,7 @@ def test_reports_name_the_endpoint(endpoint: str) -> None:
     assert json.loads(data.render_json(report))["endpoint"] == endpoint
     assert data.parse_report(data.render_json(report)).endpoint == endpoint
     assert text.report_lines(report)[0].endswith(f"/v1, endpoint {endpoint}")
-    assert f"endpoint {endpoint}" in data.BENCH_REPORT_FORMATS[".html"](report)
+    assert f"endpoint {endpoint}" in BENCH_REPORT_FORMATS[".html"](report)
 
 
 def test_the_live_view_shows_the_endpoint() -> None:

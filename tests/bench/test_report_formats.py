@@ -15,7 +15,7 @@ from tests.table import table
 from welldone import reporting
 from welldone.bench.record import RequestOutcome
 from welldone.bench.report import BenchReport, MetricComparison
-from welldone.bench.reports import data
+from welldone.bench.reports import BENCH_REPORT_FORMATS, data
 from welldone.bench.reports.text import (
     CSV_COLUMNS,
     comparison_lines,
@@ -377,18 +377,18 @@ def test_every_outcome_of_a_request_is_shown() -> None:
 @table("suffix", [".json", ".csv", ".html", ".JSON"])
 def test_the_extension_of_a_file_selects_the_format(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"report{suffix}"
-    reporting.write_report(rich(), path, data.BENCH_REPORT_FORMATS)
-    assert path.read_text("utf-8") == data.BENCH_REPORT_FORMATS[suffix.lower()](rich()) + "\n"
+    reporting.write_report(rich(), path, BENCH_REPORT_FORMATS)
+    assert path.read_text("utf-8") == BENCH_REPORT_FORMATS[suffix.lower()](rich()) + "\n"
 
 
 def test_an_unknown_extension_is_rejected_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\.json, \.csv, \.html"):
-        reporting.write_report(rich(), tmp_path / "report.pdf", data.BENCH_REPORT_FORMATS)
+        reporting.write_report(rich(), tmp_path / "report.pdf", BENCH_REPORT_FORMATS)
     assert not list(tmp_path.iterdir())
 
 
 @table("text", HOSTILE)
 def test_a_hostile_text_can_be_written_in_every_format(text: str, tmp_path: Path) -> None:
-    for suffix in data.BENCH_REPORT_FORMATS:
-        reporting.write_report(hostile(text), tmp_path / f"report{suffix}", data.BENCH_REPORT_FORMATS)
+    for suffix in BENCH_REPORT_FORMATS:
+        reporting.write_report(hostile(text), tmp_path / f"report{suffix}", BENCH_REPORT_FORMATS)
         assert len((tmp_path / f"report{suffix}").read_bytes()) < 10 * 2**20

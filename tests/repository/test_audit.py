@@ -1,6 +1,8 @@
 """The audit of the dependencies finds each kind of problem."""
 
+import hashlib
 import json
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +52,35 @@ def test_an_installed_version_that_is_not_pinned_is_found(version: str, count: i
 def test_npm_packages_have_a_hash_and_no_url(package: dict[str, str], count: int) -> None:
     lock = json.dumps({"packages": {"": {}, "node_modules/x": package}})
     assert len(list(audit.npm_problems("lock", lock))) == count
+
+
+def _vendored(folder: Path, **changes: str) -> list[str]:
+    """Return the problems of a folder with one file and its licence."""
+    entry = {"file": "x.js", "package": "uplot", "version": "1.6.32", "licence_file": "LICENSE"}
+    entry["sha256"] = hashlib.sha256(b"x").hexdigest()
+    (folder / "x.js").write_bytes(b"x")
+    (folder / "LICENSE").touch()
+    (folder / "manifest.json").write_text(json.dumps([entry | changes]))
+    return list(audit.vendored_problems(folder / "manifest.json"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "count"), [({}, 0), ({"sha256": "0"}, 1), ({"version": "1.6.31"}, 1), ({"licence_file": "COPYING"}, 2)]
+)
+def test_a_file_of_others_has_the_hash_the_version_and_the_licence_of_its_manifest(
+    changes: dict[str, str], count: int, tmp_path: Path
+) -> None:
+    assert len(_vendored(tmp_path, **changes)) == count
+
+
+def test_the_files_of_others_are_those_of_their_manifests_and_of_the_npm_package() -> None:
+    assert audit.MANIFESTS
+    for manifest in audit.MANIFESTS:
+        assert list(audit.vendored_problems(manifest)) == []
+        for entry in json.loads(manifest.read_text("utf-8")):
+            installed = audit.ROOT / "tests/web/node_modules" / entry["package"] / "dist" / entry["file"]
+            assert not installed.exists() or installed.read_bytes() == (manifest.parent / entry["file"]).read_bytes()
+    assert audit.PAGE.read_text("utf-8").endswith(audit.render_vendored(audit.MANIFESTS))
 
 
 def test_every_requirement_file_is_pinned_and_every_lock_has_hashes() -> None:

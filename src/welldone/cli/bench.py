@@ -38,7 +38,7 @@ import msgspec
 from welldone.bench import stats
 from welldone.bench.dialects import DIALECTS
 from welldone.bench.report import BenchReport, MetricComparison
-from welldone.bench.reports import data, text
+from welldone.bench.reports import BENCH_REPORT_FORMATS, data, text
 from welldone.bench.reports.text import format_metric, split_metric
 from welldone.bench.settings import (
     MAX_BURSTINESS,
@@ -217,7 +217,7 @@ def run(arguments: list[str]) -> ExitCode:
     with ui.usage_errors(ValueError):
         settings = _settings(options)
     for path in options.report:
-        check_report_path(path, data.BENCH_REPORT_FORMATS)
+        check_report_path(path, BENCH_REPORT_FORMATS)
     if options.results_dir is not None:
         make_writable_folder(options.results_dir)
     # The HTTP client is an extra; --help, usage errors and `compare` work without it.
@@ -247,7 +247,7 @@ def _parser() -> CommandParser:
     parser = CommandParser("bench", __doc__)
     add = parser.option  # `dest` is the name of a setting
     duration, duration_or_zero = option_types.parse_duration, option_types.parse_duration_or_zero
-    formats = ", ".join(data.BENCH_REPORT_FORMATS)
+    formats = ", ".join(BENCH_REPORT_FORMATS)
     parser.start_group("the server")
     add("URL", "base URL, including /v1 (http://127.0.0.1:8000/v1)", dest="address", nargs="?")
     add("--url -u URL", "the same")
@@ -415,7 +415,7 @@ def _output_report(report: BenchReport, options: Namespace) -> None:
 def _write_reports(report: BenchReport, options: Namespace) -> list[Path]:
     """Write all files that can be written, then raise `UsageError` for the others."""
     outputs: list[tuple[Path, Callable[[BenchReport], str]]] = [
-        (path, data.BENCH_REPORT_FORMATS[path.suffix.lower()]) for path in options.report
+        (path, BENCH_REPORT_FORMATS[path.suffix.lower()]) for path in options.report
     ]
     if options.results_dir is not None:
         # The path that inference-benchmarker would write to.

@@ -1,14 +1,12 @@
 """Formats of reports. JSON: our own format with every request, its schema and parser; and inference-benchmarker's."""
 
 from array import array
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from welldone.bench.report import REPORT_VERSION, BenchReport, StepResult
-from welldone.bench.reports.html import render_html
-from welldone.bench.reports.text import render_csv, settings_of_report, without_records
+from welldone.bench.reports.text import settings_of_report, without_records
 from welldone.reporting import sanitize
 
 _TIME_DIGITS = 6
@@ -124,11 +122,3 @@ def _peer_distribution(step: StepResult, name: str) -> dict[str, float]:
     numbers = {percentile: percentiles.get(percentile) for percentile in _PEER_PERCENTILES}
     numbers["avg"] = step.statistic(name, "mean")
     return {name: round((number or 0.0) * 1000, 3) for name, number in numbers.items()}
-
-
-BENCH_REPORT_FORMATS: Mapping[str, Callable[[BenchReport], str]] = {
-    ".json": render_json,
-    ".csv": render_csv,
-    ".html": render_html,
-}
-"""By file extension."""
