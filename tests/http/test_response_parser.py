@@ -219,11 +219,3 @@ def test_a_body_that_is_taken_piece_by_piece_has_no_limit(monkeypatch: pytest.Mo
         assert parser.take_body() == b"lo"
     parser.feed(b"0\r\n\r\n")
     assert (parser.take_body(), parser.is_complete) == (b"", True)
-
-
-def test_a_body_is_not_decompressed_on_demand() -> None:
-    data = gzip.compress(b"hello")
-    parser = ResponseParser("GET", 2**20, is_decompressed=False)
-    parser.feed(compressed_response("gzip", data))
-    parser.feed_eof()
-    assert (bytes(parser.body), parser.is_complete) == (data, True)

@@ -1,4 +1,4 @@
-"""Opens connections to HTTP servers, for all clients: DNS, Unix sockets, TLS, proxies, one limit, one kind of error."""
+"""Opens connections to HTTP servers, for all clients: DNS, Unix sockets, TLS, one limit, one kind of error."""
 
 import asyncio
 import contextlib
@@ -8,9 +8,8 @@ import ssl
 from functools import partial
 from typing import cast
 
-from welldone.http.address import Address, describe_connect_error, encode_request, is_local_failure, ssl_context
+from welldone.http.address import Address, describe_connect_error, is_local_failure, ssl_context
 from welldone.http.resolver import RESOLVER
-from welldone.http.response_parser import ResponseParser
 
 CONNECT_TIMEOUT_S = 5.0
 """Limit for DNS, TCP and TLS together. Two lost SYN packets (1 s + 2 s) still fit."""
@@ -40,20 +39,17 @@ class HttpClientError(Exception):
         """What the system reports, for the user of this machine: it may contain the host's name."""
 
 
-async def connect(
-    address: Address, protocol: asyncio.Protocol, *, timeout_s: float = CONNECT_TIMEOUT_S, proxy: Address | None = None
-) -> asyncio.Transport:
-    """Connect the protocol to the server, through a tunnel if there is a proxy.
+async def connect(address: Address, protocol: asyncio.Protocol) -> asyncio.Transport:
+    """Connect the protocol to the server.
 
     Raises:
         HttpClientError: there is no connection.
     """
     loop = asyncio.get_running_loop()
+    transport: asyncio.BaseTransport
     try:
-        async with asyncio.timeout(timeout_s):
-            if proxy is not None:
-                transport = await _open_tunnel(proxy, address, protocol)
-            elif address.socket is not None:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            if address.socket is not None:
                 transport, _ = await loop.create_unix_connection(lambda: protocol, address.socket)
             else:
                 transport = await _connect_tcp(address, protocol)
@@ -64,7 +60,7 @@ async def connect(
         elif error.errno and not isinstance(error, (ssl.SSLError, socket.gaierror)):
             detail = os.strerror(error.errno).lower()  # asyncio's own text is the address
         raise HttpClientError(
-            describe_connect_error(error, timeout_s),
+            describe_connect_error(error, CONNECT_TIMEOUT_S),
             is_local_failure=is_local_failure(error),
             is_untrusted=isinstance(error, ssl.SSLCertVerificationError),
             detail=detail,
@@ -83,31 +79,3 @@ async def _connect_tcp(address: Address, protocol: asyncio.Protocol) -> asyncio.
         with contextlib.suppress(OSError):
             return (await open_connection(host, address.port))[0]
     return (await open_connection(last, address.port))[0]
-
-
-async def _open_tunnel(proxy: Address, address: Address, protocol: asyncio.Protocol) -> asyncio.BaseTransport:
-    """Request a tunnel from an HTTP proxy (RFC 9110 §9.3.6) and start TLS in it, so that the proxy sees no request."""
-    if address.tls is None:
-        raise ValueError("A tunnel needs a server with TLS.")
-    host = f"[{address.host}]" if ":" in address.host else address.host
-    target = f"{host}:{address.port}"
-    reader, parser = asyncio.StreamReader(), ResponseParser("CONNECT", 0)
-    transport = cast("asyncio.Transport", await _connect_tcp(proxy, asyncio.StreamReaderProtocol(reader)))
-    with contextlib.ExitStack() as on_error:
-        on_error.callback(transport.abort)
-        transport.write(encode_request(proxy, "CONNECT", target, headers=[("Host", target)]))
-        while parser.status is None and not parser.is_done:
-            parser.feed(await reader.read(1))  # one by one: what follows the head is not part of it
-            if reader.at_eof():
-                parser.feed_eof()
-        if parser.status is None or parser.status >= 300:
-            raise HttpClientError(
-                f"the proxy answered {parser.status}" if parser.status else "the proxy did not answer"
-            )
-        loop, tls = asyncio.get_running_loop(), ssl_context(address.tls)
-        encrypted = await loop.start_tls(transport, protocol, tls, server_hostname=address.host)
-        if encrypted is None:  # closed meanwhile
-            raise ConnectionResetError
-        protocol.connection_made(encrypted)
-        on_error.pop_all()
-    return encrypted

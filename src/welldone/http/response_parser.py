@@ -91,7 +91,7 @@ class _ParseLimitError(_ParseError):
 class ResponseParser:
     """Parser of one response. Public attributes are read-only for callers."""
 
-    def __init__(self, method: str, limit_bytes: int, *, is_decompressed: bool = True) -> None:
+    def __init__(self, method: str, limit_bytes: int) -> None:
         self.status: int | None = None
         """None: the head is not complete."""
         self.headers: list[tuple[str, str]] = []
@@ -104,7 +104,6 @@ class ResponseParser:
         """The response exceeded a limit: its rest, which was not read, may be valid."""
         self._method = method
         self._limit_bytes = limit_bytes
-        self._is_decompressed = is_decompressed
         self._buffer = bytearray()
         self._head_bytes = 0
         self._is_chunked = False
@@ -193,7 +192,7 @@ class ResponseParser:
         self.status = self._pending_status
         self._head_bytes = 0
         coding = ", ".join(self._header_values("content-encoding")).lower()
-        if self._is_decompressed and coding in _CONTENT_CODINGS:
+        if coding in _CONTENT_CODINGS:
             self._decompressor = Decompressor(coding)
         self._state = self._body_state()
 

@@ -23,7 +23,7 @@ from welldone.config.builtin_model import DEFAULT_MODEL, BuiltinModel
 from welldone.config.installation import install_advice
 from welldone.config.model import ModelSettings
 from welldone.engines.models import install, repository
-from welldone.engines.models.download import Download, DownloadLimits, remove_resume_info
+from welldone.engines.models.download import Download, DownloadLimits
 from welldone.engines.models.install import (
     FreeSpace,
     HubRepository,
@@ -179,11 +179,14 @@ class ModelPuller:
 
     def _fetch_from_web(self, file: WebSource, target: Path, expected_sha256: str | None) -> None:
         part = target.with_name(target.name + ".part")
-        download = Download(
-            file.url, part, target.name, expected_sha256, self.progress, self.limits, self.free, self.pause
-        )
-        install.install_file(part, target, source=str(file), sha256=download.run())
-        remove_resume_info(part)
+        download = Download(file.url, part, target.name, self.progress, self.limits, self.free, self.pause)
+        download.run()
+        sha256 = install.file_sha256(part)
+        if expected_sha256 not in (None, sha256):
+            download.discard()
+        install.check_sha256(sha256, expected_sha256, target.name)
+        install.install_file(part, target, source=str(file), sha256=sha256)
+        download.remove_resume_info()
 
     def _fetch_from_hub(self, file: HubSource, target: Path, expected_sha256: str | None, source: str) -> None:
         with importing_hub():
