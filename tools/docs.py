@@ -26,7 +26,7 @@ from welldone.cli.server_status import ModelStatus, RequestStatus, ServerStatus,
 from welldone.cli.ui import EXIT_CODE_MEANINGS
 from welldone.config.settings import Setting, SettingField
 from welldone.protocol import finish_reasons, state
-from welldone.protocol.catalog import FAMILIES, RULES, Detection, Rule, Severity
+from welldone.protocol.catalog import FAMILIES, RULES, Detection, Kind, Rule, Severity
 from welldone.schemas.anthropic import AnthropicRequest
 from welldone.schemas.chat import ChatRequest, CompletionRequest
 from welldone.schemas.fields import FieldHandling, FieldInfo, describe_fields
@@ -155,22 +155,35 @@ def _rule_row(rule: Rule) -> str:
     clients = "".join(f"- {client}\n" for client in rule.affects) or "- none known\n"
     return (
         f"{rule.summary}\n\n"
-        f"| severity | endpoint | repair |\n|---|---|---|\n"
-        f"| {rule.severity} | {', '.join(rule.endpoints)} | {rule.repairability}: {rule.repair} |\n\n"
+        f"| kind | severity | endpoint | repair |\n|---|---|---|---|\n"
+        f"| {rule.kind} | {rule.severity} | {', '.join(rule.endpoints)} | {rule.repairability}: {rule.repair} |\n\n"
+        f"**Source.** {rule.source}: {_cell(rule.section)} ({rule.date}).\n\n"
         f"**Affected clients.**\n\n{clients}"
     )
 
 
 def _rule_index() -> str:
     probes = sum(rule.detection is Detection.PROBE for rule in RULES.values())
+    kinds = ", ".join(f"{sum(rule.kind is kind for rule in RULES.values())} {kind}" for kind in Kind)
     counts = ", ".join(
         f"{sum(rule.severity is severity for rule in RULES.values())} {severity}" for severity in Severity
     )
     lines = [
         "# Rules",
         "",
-        f"{len(RULES)} rules ({counts}). *breaks*: a real client fails, loses data or hangs. *tolerated*: clients",
-        "usually cope. *style*: OpenAI does it differently.",
+        f"{len(RULES)} rules. Each has a kind, which says what it rests on ({kinds}):",
+        "",
+        "| kind | the rule rests on | `check` and `lint` |",
+        "|---|---|---|",
+        "| specified | a published specification or schema | fail |",
+        "| observed | what OpenAI's own replies do | fail |",
+        "| breaks | a real client that a violation breaks, where no specification says it | fail |",
+        "| advice | our advice | warn; fail only with `--strict` |",
+        "",
+        "The page of a rule names the source, its section and the day on which it was read.",
+        "",
+        f"The severity says what a violation does to clients ({counts}). *breaks*: a real client fails, loses data or",
+        "hangs. *tolerated*: clients usually cope. *style*: OpenAI does it differently.",
         "",
         f"{len(RULES) - probes} rules are judged on one *reply*, by `welldone lint` and `welldone check`; their",
         f"pages have a wrong and a right example, which run as tests. {probes} rules need a *probe*: `welldone check`",
@@ -181,13 +194,13 @@ def _rule_index() -> str:
             "",
             f"## {title}",
             "",
-            "| rule | severity | judged on | repair | description |",
-            "|---|---|---|---|---|",
+            "| rule | kind | severity | judged on | repair | description |",
+            "|---|---|---|---|---|---|",
         ]
         for rule in RULES.values():
             if rule.family == family:
                 link = f"[{rule.id}]({rule.id}.md)"
-                cells = [link, rule.severity, rule.detection, rule.repairability, _cell(rule.summary)]
+                cells = [link, rule.kind, rule.severity, rule.detection, rule.repairability, _cell(rule.summary)]
                 lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -258,13 +271,14 @@ added at any time, so ignore unknown ones.
 
 | field | content |
 |---|---|
-| `verdict` | `pass`, `warn` (no broken rule is known to break a client) or `fail` |
+| `verdict` | `pass`, `warn` (only advice is broken) or `fail` |
 | `frames` | number of frames |
 | `findings` | in order of position; at most 100 of each rule |
 | `findings[].rule`, `.severity` | rule id; `breaks`, `tolerated` or `style` |
 | `findings[].frame`, `.byte` | number of the frame, from 1, and its offset in the body; null: the whole reply |
 | `findings[].observed`, `.expected` | the value in the reply (at most 200 characters), and the expected one |
 | `findings[].affects` | affected clients, each as `client: what happens` |
+| `findings[].kind` | what the rule rests on: `specified`, `observed`, `breaks` or `advice` |
 | `findings[].cause` | the rule whose violation in the same reply explains this one; null for a root cause |
 
 `welldone fix --report FILE`:

@@ -25,6 +25,7 @@ def finding(**changes: object) -> Finding:
     plain = Finding(
         rule="delta-role-once",
         severity="breaks",
+        kind="breaks",
         probe="tools",
         request=1,
         frame=7,
@@ -90,8 +91,18 @@ def failing_report(**changes: object) -> Report:
         findings=(
             finding(count=2),
             finding(probe="n", request=2),
-            finding(rule="use-final-chunk", severity="tolerated", frame=None, byte=None, curl=None, affects=()),
-            finding(rule="env-fingerprint", severity="style", probe="headers", trace="traces/headers-1.json"),
+            finding(
+                rule="use-final-chunk",
+                severity="tolerated",
+                kind="advice",
+                frame=None,
+                byte=None,
+                curl=None,
+                affects=(),
+            ),
+            finding(
+                rule="env-fingerprint", severity="style", kind="advice", probe="headers", trace="traces/headers-1.json"
+            ),
         ),
     )
     return msgspec.structs.replace(plain, **changes)

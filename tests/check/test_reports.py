@@ -101,11 +101,11 @@ def test_a_broken_rule_is_printed_once_with_every_field_of_its_finding() -> None
         "",
     ]
     assert [line for line in lines if line.startswith("x ")][1:] == [
-        "x use-final-chunk  tolerated  tools",
-        "x env-fingerprint  style  headers, frame 7, byte 1804",
+        "x use-final-chunk  tolerated, advice  tools",
+        "x env-fingerprint  style, advice  headers, frame 7, byte 1804",
     ]
     assert "tools    fail         2 of 17 rules: delta-role-once, use-final-chunk" in lines
-    assert lines[0] == lines[-1] == "failed: 3 rules broken (1 breaks, 1 tolerated, 1 style)"
+    assert lines[0] == lines[-1] == "failed: 3 rules broken (1 breaks, 2 advice)"
 
 
 def test_verbose_lists_every_probe_and_every_rule_that_was_not_judged() -> None:
@@ -143,9 +143,11 @@ def test_the_heading_of_a_finding_has_its_position_and_count(findings: list[obje
         ),
         (
             failing_report(
-                verdict=Verdict.WARN, is_strict=True, findings=(finding(rule="use-last", severity="tolerated"),)
+                verdict=Verdict.WARN,
+                is_strict=True,
+                findings=(finding(rule="use-last", severity="tolerated", kind="advice"),),
             ),
-            "failed: 1 rule broken (1 tolerated); with --strict every broken rule counts",
+            "failed: 1 rule broken (1 advice); with --strict every broken rule counts",
         ),
         (incomplete_report(), "not passed: no complete reply to plain"),
         (
@@ -196,7 +198,8 @@ def test_only_verdicts_and_severities_are_coloured() -> None:
     render_terminal(failing_report(), paint, is_verbose=True)
     assert painted == {
         ("failed", "fail"),
-        *((word, word) for word in ("pass", "warn", "fail", "breaks", "tolerated", "style")),
+        *((word, word) for word in ("pass", "warn", "fail", "breaks")),
+        *((f"{word}, advice", word) for word in ("tolerated", "style")),
         ("unsupported", "dim"),
         ("not applicable", "dim"),
     }

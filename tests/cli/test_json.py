@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.captures import FILES, HEAD, QUOTED, ROLES
 from tests.cli.run import CommandResult, Run
-from welldone.protocol.catalog import RULES
+from welldone.protocol.catalog import RULES, Kind
 
 
 def _verdict(ran: CommandResult) -> dict[str, Any]:
@@ -26,7 +26,9 @@ def test_the_json_of_lint_has_these_fields_and_no_others(name: str, here: Run) -
     assert verdict["version"] == 2
     assert verdict["verdict"] in {"pass", "warn", "fail"}
     for finding in verdict["findings"]:
-        assert list(finding) == ["rule", "severity", "frame", "byte", "observed", "expected", "affects", "cause"]
+        names = ["rule", "severity", "frame", "byte", "observed", "expected", "affects", "cause", "kind"]
+        assert list(finding) == names
+        assert finding["kind"] in set(Kind)
         assert finding["cause"] is None or finding["cause"] in {one["rule"] for one in verdict["findings"]}
         assert all(isinstance(finding[name], str) for name in ("rule", "severity", "observed", "expected"))
         assert all(isinstance(client, str) for client in finding["affects"])
@@ -92,6 +94,10 @@ def test_rules_json_lists_all_rules(here: Run) -> None:
     for rule in listed["rules"]:
         assert list(rule) == [
             "id",
+            "kind",
+            "source",
+            "section",
+            "date",
             "severity",
             "endpoints",
             "summary",

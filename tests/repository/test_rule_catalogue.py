@@ -4,6 +4,7 @@ Code names rules by plain strings, so a misspelt id is found here.
 """
 
 import ast
+import datetime
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from tests.rules.streams import DONE, completion, envelope, frame
 from tests.table import table
 from welldone.check.probes import PROBES_BY_DIALECT
 from welldone.protocol import sse
-from welldone.protocol.catalog import FAMILIES, RULES, Detection, Repairability, Rule
+from welldone.protocol.catalog import FAMILIES, RULES, Detection, Kind, Repairability, Rule
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.pipeline import StreamPipeline, make_pipeline
 from welldone.protocol.repair_log import RepairLog
@@ -115,6 +116,15 @@ def test_every_rule_has_a_summary_a_repair_and_well_formed_effects(rule: Rule) -
     assert rule.summary[-1] == "."
     assert rule.repair
     assert all(re.match(r"[^:]+: .", effect) for effect in rule.affects)
+
+
+@table("rule", RULES.values(), ids=lambda rule: rule.id)
+def test_every_rule_names_what_it_rests_on_and_when_that_was_read(rule: Rule) -> None:
+    assert rule.source
+    assert rule.section
+    assert datetime.date.fromisoformat(rule.date) >= datetime.date(2026, 11, 15)  # the first day of the catalogue
+    assert (rule.kind is Kind.ADVICE) == (rule.source == "welldone")
+    assert (rule.kind is Kind.BREAKS) == (rule.source == "real clients")
 
 
 @table("example", WRONG_EXAMPLES, ids=lambda example: example.name)

@@ -24,7 +24,7 @@ from tests.rules.streams import (
 )
 from tests.table import table
 from welldone.protocol.catalog import ALL_ENDPOINTS as ENDPOINTS
-from welldone.protocol.catalog import RULES, Detection, Severity
+from welldone.protocol.catalog import RULES, Detection, Kind, Severity
 from welldone.rules.checks import ALL_CHECKS
 from welldone.rules.judge import MAX_EXCERPT_CHARACTERS, MAX_FINDINGS_PER_RULE, LintVerdict, has_content, judge
 from welldone.rules.trace import Trace
@@ -133,13 +133,27 @@ def test_a_finding_has_position_observed_expected_and_affected_clients() -> None
     assert finding.affects
 
 
-def test_the_most_severe_finding_determines_the_verdict() -> None:
+def test_only_advice_does_not_fail() -> None:
     lax = judge(Trace(body=chat({"content": "Hi"}).replace(b'"content":""', b'"content":null')))
     assert (lax.verdict, lax.counts) == (LintVerdict.WARN, {"delta-role-content-empty": 1})
     wrong = judge(Trace(body=chat({"content": "Hi"}, end=b"")))
     assert (wrong.verdict, wrong.counts) == (LintVerdict.FAIL, {"end-done-sent": 1})
     right = judge(Trace(body=chat({"content": "Hi"})))
     assert (right.verdict, right.frames, right.findings, right.counts) == (LintVerdict.PASS, 4, (), {})
+
+
+@table(
+    ("rule", "kind", "verdict"),
+    [
+        ("env-created-constant", Kind.SPECIFIED, LintVerdict.FAIL),
+        ("delta-role-once", Kind.BREAKS, LintVerdict.FAIL),
+        ("env-fingerprint", Kind.ADVICE, LintVerdict.WARN),
+    ],
+)
+def test_the_kind_of_the_broken_rule_determines_the_verdict(rule: str, kind: Kind, verdict: LintVerdict) -> None:
+    example = next(example for example in read_page(PAGES / f"{rule}.md") if not example.is_correct)
+    report = judge(example.trace, {rule})
+    assert ({finding.kind for finding in report.findings}, report.verdict) == ({kind}, verdict)
 
 
 def test_findings_are_sorted_by_position_and_limited_to_100_per_rule() -> None:

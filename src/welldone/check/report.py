@@ -29,14 +29,14 @@ class Verdict(StrEnum):
 
     PASS = "pass"
     WARN = "warn"
-    """Rules are broken, but none that is known to break a client."""
+    """Only rules that are advice are broken."""
     FAIL = "fail"
     UNSUPPORTED = "unsupported"
     """The server refuses the request or lacks the feature."""
     NOT_APPLICABLE = "not_applicable"
     """No reply contained what the rule is about."""
     ERROR = "error"
-    """Answers ended in an error, and what arrived breaks no client."""
+    """Answers ended in an error, and what arrived breaks advice at most."""
     TIMED_OUT = "timed_out"
     """A reply was incomplete at the timeout, and what arrived breaks no rule. The real verdict is unknown."""
 

@@ -23,7 +23,7 @@ from welldone.check.selection import rules_for_client
 from welldone.check.session import ENDED_IN_ERROR, NotApplicableError, Probe, ProbeViolation, Session, UnsupportedError
 from welldone.check.settings import CheckSettings
 from welldone.http import recording_client
-from welldone.protocol.catalog import RULES, Severity
+from welldone.protocol.catalog import RULES, Kind, Severity
 from welldone.reporting import pluralize
 from welldone.rules.judge import LintFinding
 
@@ -113,8 +113,8 @@ async def check(
     findings = _build_findings(outcomes, settings, facts)
     is_timed_out = any(outcome.session.is_timed_out for outcome in outcomes)
     is_incomplete = any(outcome.session.is_incomplete for outcome in outcomes)
-    verdict = _verdict_for(finding.severity for finding in findings)
-    new_verdict = _verdict_for(finding.severity for finding in findings if finding.is_new)
+    verdict = _verdict_for(finding.kind for finding in findings)
+    new_verdict = _verdict_for(finding.kind for finding in findings if finding.is_new)
     is_passed = new_verdict is Verdict.PASS or (new_verdict is Verdict.WARN and not settings.is_strict)
     failures = Counter(failure for outcome in outcomes for failure in outcome.session.failures)
     if failures and verdict is not Verdict.FAIL:
@@ -269,7 +269,7 @@ def _probe_result(outcome: ProbeOutcome) -> ProbeResult:
 
 def _probe_verdict(outcome: ProbeOutcome) -> tuple[Verdict, str]:
     session = outcome.session
-    verdict = _verdict_for(violation.severity for violation in session.violations)
+    verdict = _verdict_for(violation.kind for violation in session.violations)
     if session.failures:
         is_broken = verdict is Verdict.FAIL
         return verdict if is_broken else Verdict.ERROR, f"{ENDED_IN_ERROR}: {session.failures[0]}"
@@ -284,12 +284,12 @@ def _probe_verdict(outcome: ProbeOutcome) -> tuple[Verdict, str]:
     return Verdict.PASS, ""
 
 
-def _verdict_for(severities: Iterable[str]) -> Verdict:
-    """The verdict on violations of these severities."""
-    distinct = set(severities)
+def _verdict_for(kinds: Iterable[str]) -> Verdict:
+    """The verdict on violations of rules of these kinds."""
+    distinct = set(kinds)
     if not distinct:
         return Verdict.PASS
-    return Verdict.FAIL if Severity.BREAKS in distinct else Verdict.WARN
+    return Verdict.WARN if distinct == {Kind.ADVICE} else Verdict.FAIL
 
 
 def _build_findings(
@@ -343,14 +343,14 @@ def _rule_results(outcomes: Sequence[ProbeOutcome], rule_ids: frozenset[str]) ->
         if rule.id not in rule_ids:
             continue
         violations = [
-            (outcome.probe.name, violation.severity)
+            (outcome.probe.name, violation.kind)
             for outcome in outcomes
             for violation in outcome.session.violations
             if violation.rule == rule.id
         ]
         broken = dict(violations)
         judged = [outcome.probe.name for outcome in outcomes if rule.id in outcome.session.judged]
-        verdict, reason = _verdict_for(severity for _, severity in violations), ""
+        verdict, reason = _verdict_for(kind for _, kind in violations), ""
         if not broken and not judged:
             verdict, reason = _not_judged(rule.id, outcomes)
         probes, severity = tuple(broken or judged), rule.severity.value

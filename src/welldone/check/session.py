@@ -21,7 +21,7 @@ from welldone.check.socket_reply import as_response, is_event, is_last_message
 from welldone.http.connect import HttpClientError
 from welldone.http.recording_client import RecordedResponse
 from welldone.http.recording_socket import RecordingSocket, RefusedSocketError, SocketRecording
-from welldone.protocol.catalog import RULES, Severity
+from welldone.protocol.catalog import RULES, Kind, Severity
 from welldone.rules.judge import LintFinding, excerpt, judge
 from welldone.rules.root_causes import RootCauses
 
@@ -34,6 +34,9 @@ ENDED_IN_ERROR = "the answer ended in an error"
 COMPLETIONS_PATH = "/completions"
 _HTTP_FAMILIES = ("http", "sse", "end")
 """Families of rules that do not apply to messages of a WebSocket."""
+
+_KINDS = {Severity.BREAKS: Kind.BREAKS, Severity.TOLERATED: Kind.ADVICE}
+"""Kind of a violation that is milder or worse than its rule."""
 
 
 class UnsupportedError(Exception):
@@ -255,6 +258,7 @@ class Session:
             ProbeViolation(
                 reply=reply,
                 rule=rule,
+                kind=(RULES[rule].kind if severity is None else _KINDS[severity]).value,
                 severity=(severity or RULES[rule].severity).value,
                 affects=RULES[rule].affects,
                 frame=frame,

@@ -4,9 +4,9 @@ Send a server the requests of real clients, and report the rules of the stream t
 expected, which clients are affected, and how to reproduce it. A run takes seconds, costs some thousand tokens, and
 changes nothing on the server.
 
-The exit code is 0 if no broken rule is known to break a client (with --strict: if no rule is broken at all), 1 if one
-is, or if an answer ended in an error, 3 if the server cannot be reached or replies timed out (raise --timeout), 4 if
-there was nothing to judge. Ctrl-C or SIGTERM ends the run with the report so far, marked as partial, and exit code 130.
+The exit code is 0 if no rule is broken but advice (with --strict: if no rule is broken at all), 1 if one is, or if an
+answer ended in an error, 3 if the server cannot be reached or replies timed out (raise --timeout), 4 if there was
+nothing to judge. Ctrl-C or SIGTERM ends the run with the report so far, marked as partial, and exit code 130.
 
 examples:
   welldone check http://127.0.0.1:8000/v1
@@ -145,7 +145,7 @@ def _parser() -> CommandParser:
     add("--endpoint NAME", endpoints, choices=tuple(DIALECTS), default="chat")
     option_types.add_tested_server_options(parser)
     add("--profile CLIENT", f"judge only the rules that affect this client: {', '.join(PROFILES)}")
-    add("--strict", "fail on every broken rule, even if no client is known to break")
+    add("--strict", "fail on every broken rule, also on advice")
     add("--only PROBES...", "run only these probes or groups (see --list)")
     add("--skip PROBES...", "do not run these probes or groups")
     add("--rule ID...", "judge only this rule (may be repeated)")

@@ -1,7 +1,7 @@
 """`welldone lint`: judge a captured stream.
 
 Report the rules that a captured stream breaks: where, what was observed and expected, and which clients
-are affected. The exit code is 1 if a broken rule is known to break clients.
+are affected. The exit code is 1 if a rule is broken that is not advice.
 
 examples:
   curl -sN http://127.0.0.1:8000/v1/chat/completions -d @request.json | welldone lint --request request.json
@@ -104,7 +104,7 @@ def _print_finding(first: LintFinding, count: int, following: list[str]) -> None
     rule, width = first.rule, ui.terminal_width()
     position = "the whole reply" if first.frame is None else f"frame {first.frame}, byte {first.byte}"
     repeats = f", and {count - 1} more" if count > 1 else ""
-    ui.print_line(f"x {rule}  {ui.colorize(first.severity, first.severity)}  {position}{repeats}")
+    ui.print_line(f"x {rule}  {ui.colorize(first.label, first.severity)}  {position}{repeats}")
     labelled = [("observed", first.observed), ("expected", first.expected), ("causes", ", ".join(following))]
     labelled += zip(["affects", *[""] * len(first.affects)], first.affects, strict=False)
     labelled.append(("more", f"welldone rules {rule}"))

@@ -63,7 +63,7 @@ def assert_valid(
     rules: Collection[str] | None = None,
     strict: bool = False,
 ) -> LintReport:
-    """Fail a test if a stream or reply breaks a rule that breaks clients; with `strict`, if it breaks any rule.
+    """Fail a test if a stream or reply breaks a rule that is not advice; with `strict`, if it breaks any rule.
 
     Takes what `lint` takes, or a response that was read: of httpx, requests, aiohttp, Flask, Django or Starlette's test
     client. Status, headers, endpoint and request are taken from it.
@@ -193,7 +193,7 @@ def _describe(report: LintReport) -> str:
 def _describe_finding(finding: LintFinding, count: int) -> list[str]:
     position = "the whole reply" if finding.frame is None else f"frame {finding.frame}, byte {finding.byte}"
     repeats = f", and {count - 1} more" if count > 1 else ""
-    lines = [f"{finding.rule} ({finding.severity}), {position}{repeats}: {RULES[finding.rule].summary}"]
+    lines = [f"{finding.rule} ({finding.label}), {position}{repeats}: {RULES[finding.rule].summary}"]
     lines.append(f"  observed  {finding.observed}")
     if finding.expected:
         lines.append(f"  expected  {finding.expected}")

@@ -10,7 +10,7 @@ from itertools import islice
 
 import msgspec
 
-from welldone.protocol.catalog import RULES, Severity
+from welldone.protocol.catalog import RULES, Kind, Severity
 from welldone.rules.checks import ALL_CHECKS
 from welldone.rules.root_causes import RootCauses
 from welldone.rules.rule_check import Violation
@@ -39,6 +39,13 @@ class LintFinding(msgspec.Struct, frozen=True):
     affects: tuple[str, ...]
     cause: str | None = None
     """Rule whose violation in the same reply explains this one."""
+    kind: str = ""
+    """What the rule rests on; empty in reports of versions before 0.3."""
+
+    @property
+    def label(self) -> str:
+        """Severity and kind as printed; one word if they are the same."""
+        return ", ".join(dict.fromkeys((self.severity, self.kind)))
 
 
 class LintVerdict(StrEnum):
@@ -46,7 +53,7 @@ class LintVerdict(StrEnum):
 
     PASS = "pass"
     WARN = "warn"
-    """Violations, but none that is known to break a client."""
+    """Violations, but only of advice."""
     FAIL = "fail"
 
 
@@ -68,7 +75,7 @@ class LintReport(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Whether no violated rule is known to break a client: the verdict is `pass` or `warn`."""
+        """Whether no rule but advice is violated: the verdict is `pass` or `warn`."""
         return self.verdict is not LintVerdict.FAIL
 
 
@@ -96,7 +103,7 @@ def judge(trace: Trace, rules: Collection[str] | None = None) -> LintReport:
     findings = [
         msgspec.structs.replace(finding, cause=causes.cause_of(finding.rule, finding.frame)) for finding in findings
     ]
-    is_broken = any(finding.severity == Severity.BREAKS for finding in findings)
+    is_broken = any(finding.kind != Kind.ADVICE for finding in findings)
     return LintReport(
         LintVerdict.FAIL if is_broken else LintVerdict.WARN if findings else LintVerdict.PASS,
         len(view.frames),
@@ -118,6 +125,7 @@ def _finding(view: TraceView, rule: str, violation: Violation) -> LintFinding:
     severity = Severity.TOLERATED if violation.is_tolerated else RULES[rule].severity
     return LintFinding(
         rule=rule,
+        kind=(Kind.ADVICE if violation.is_tolerated else RULES[rule].kind).value,
         severity=severity.value,
         frame=number,
         byte=None if number is None else view.frames[number - 1].byte,

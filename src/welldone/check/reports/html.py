@@ -66,7 +66,7 @@ def _html_finding(report: Report, findings: Sequence[Finding]) -> Element:
     consequences = report.consequences(first.rule)
     quotes = [_labelled_quote("observed", first.observed), _labelled_quote("expected", first.expected)]
     known = "" if any(finding.is_new for finding in findings) else ", known"
-    severity = element("span", first.severity, class_=f"severity {first.severity}")
+    severity = element("span", first.label, class_=f"severity {first.severity}")
     clients = element("ul", *(element("li", client) for client in first.affects))
     affects = [element("div", "affects", class_="label"), clients] if first.affects else []
     commands = [("reproduce", first.reproduce), ("curl", first.curl), ("trace", first.trace)]

@@ -74,7 +74,7 @@ def rules_by_client(report: Report) -> dict[str, list[str]]:
 
 def is_failing(report: Report, finding: Finding) -> bool:
     """Whether the finding makes the check fail."""
-    return finding.is_new and (report.is_strict or finding.severity == "breaks")
+    return finding.is_new and (report.is_strict or finding.kind != "advice")
 
 
 def format_totals(report: Report) -> str:
@@ -91,15 +91,15 @@ def format_totals(report: Report) -> str:
 
 
 def broken_summary(report: Report) -> str:
-    """The number of broken rules by severity."""
+    """The number of broken rules by kind."""
     broken = report.root_causes
     if not broken:
         return "no rule broken"
     others = len(report.findings_by_rule) - len(broken)
-    severities = [findings[0].severity for findings in broken.values()]
-    by_severity = ", ".join(f"{severities.count(severity)} {severity}" for severity in dict.fromkeys(severities))
+    kinds = [findings[0].kind for findings in broken.values()]
+    by_kind = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
     known = sum(not any(finding.is_new for finding in findings) for findings in broken.values())
-    counts = f"{pluralize(len(broken), 'rule')} broken ({by_severity}{f'; {known} known' if known else ''})"
+    counts = f"{pluralize(len(broken), 'rule')} broken ({by_kind}{f'; {known} known' if known else ''})"
     return f"{counts}{follow_summary(others, len(broken))}"
 
 
@@ -270,9 +270,9 @@ def finding_lines(
     """A broken rule: position, observed and expected value, consequences, affected clients, and commands."""
     first = findings[0]
     known = "" if any(finding.is_new for finding in findings) else ", known"
-    where = f"{first.severity}  {format_location(first)}{other_occurrences(findings, max_probes)}{known}"
+    where = f"{first.label}  {format_location(first)}{other_occurrences(findings, max_probes)}{known}"
     heading = wrap_text(f"x {first.rule}  ", where, width)
-    heading[0] = heading[0].replace(f"  {first.severity}", f"  {paint(first.severity, first.severity)}", 1)
+    heading[0] = heading[0].replace(f"  {first.label}", f"  {paint(first.label, first.severity)}", 1)
     labelled = [
         *(("observed", first.observed), ("expected", first.expected)),
         *(("causes", report.consequences(first.rule)), ("caused by", first.cause)),
@@ -336,7 +336,7 @@ def _violations_table(report: Report) -> str:
         position = format_location(first) + other_occurrences(findings, _MAX_PROBES_NAMED)
         affects = element("ul", *(element("li", client) for client in first.affects)) if first.affects else ""
         rule_cell = element("div", code(rule), *causes) if causes else code(rule)
-        rows.append(table_row((rule_cell, first.severity, position, code(first.observed), affects)))
+        rows.append(table_row((rule_cell, first.label, position, code(first.observed), affects)))
     return _html_table(("rule", "severity", "position", "observed", "affects"), rows) + "\n\n" if rows else ""
 
 

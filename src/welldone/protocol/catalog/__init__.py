@@ -32,6 +32,19 @@ FAMILIES = {
 """Titles of the families, ordered from transport to semantics. A rule id begins with its family."""
 
 
+class Kind(StrEnum):
+    """What a rule rests on. `check` and `lint` fail if a rule is broken, unless it is advice."""
+
+    SPECIFIED = "specified"
+    """A published specification or schema demands it."""
+    OBSERVED = "observed"
+    """OpenAI's own replies are so."""
+    BREAKS = "breaks"
+    """No specification demands it, but a violation breaks a real client."""
+    ADVICE = "advice"
+    """Our advice."""
+
+
 class Severity(StrEnum):
     """Effect of a violation on real clients."""
 
@@ -67,6 +80,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """One rule of the protocol."""
 
     id: str
+    kind: Kind
+    source: str
+    """What demands it: a document with its version, the clients, or welldone."""
+    section: str
+    date: str
+    """The day on which the source was read."""
     severity: Severity
     endpoints: tuple[str, ...]
     summary: str

@@ -23,8 +23,8 @@ const MAX_SHOWN = 200_000;
 const ENDPOINTS = ["chat", "completions", "responses", "messages"];
 const VERDICTS = /** @type {const} */ ({
   pass: { tone: "good", name: "Pass:", text: "no violations." },
-  warn: { tone: "warn", name: "Warn:", text: "violations that most clients tolerate." },
-  fail: { tone: "bad", name: "Fail:", text: "violations that break clients." },
+  warn: { tone: "warn", name: "Warn:", text: "violations of advice only." },
+  fail: { tone: "bad", name: "Fail:", text: "violations of rules that are not advice." },
 });
 
 /**
