@@ -183,6 +183,18 @@ def test_a_refusal_stays_unsupported() -> None:
         assert (report.passed, report.failed_answers) == (True, 0)
 
 
+@table("status", [400, 404, 500, 501])
+def test_a_refusal_of_a_plain_text_is_a_failure(status: int) -> None:
+    """Some servers send 400 for every exception."""
+    message = "Failed to parse messages"  # llama.cpp refuses a request with it
+    report = _check(_after_discovery(failing(_is_streamed, fail=lambda *_: error_reply(status, message))))
+    assert report.headline.startswith(f"failed: 2 of {report.answers} answers ended in an error: {message}")
+    verdicts = {probe.name: probe.verdict for probe in report.probes}
+    assert (verdicts["text"], verdicts["text-emoji"]) == (Verdict.ERROR, Verdict.ERROR)
+    assert verdicts["text-whole"] is Verdict.PASS
+    assert verdicts["tools-auto"] in (Verdict.UNSUPPORTED, Verdict.WARN)  # a 5xx is the wrong status
+
+
 def test_an_overloaded_server_does_not_pass() -> None:
     ideal = ReferenceServer()
 

@@ -155,7 +155,7 @@ class ProbeClient:
                 self._silent.clear()
                 self._last_answered = request, probe
                 self._has_refused = recording.status is not None and 400 <= recording.status < 500
-                if self._control is None and request.expected is ExpectedReply.ANSWER and recording.status == 200:
+                if self._control is None and request.expects_answer and recording.status == 200:
                     self._control = request, recording.ended_s
             return recording
 
@@ -197,7 +197,7 @@ class ProbeClient:
         """A request in a few words: how it differs from a usual one, and its probe."""
         fields, usual = request.json, self._control[0].json if self._control else None
         shown = f"{request.method} {request.path}"
-        if request.expected is ExpectedReply.ANSWER:
+        if request.expects_answer:
             shown = "a valid request"
         elif fields is None and request.body is not None:
             shown = f"the body {request.body[:_MAX_SHOWN_CHARS].decode('utf-8', 'replace')!r}"

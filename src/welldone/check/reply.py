@@ -48,6 +48,8 @@ class ExpectedReply(Enum):
     ANY = auto()
     ANSWER = auto()
     """An answer, or a refusal by a server that lacks the feature. An error is a failure."""
+    PLAIN_ANSWER = auto()
+    """An answer. A refusal is a failure, too."""
     REFUSAL = auto()
     """A refusal. A server may still answer, and that answer has no rules of its own."""
 
@@ -71,6 +73,10 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
     def json(self) -> dict[str, Any] | None:
         """The body if it is a JSON object."""
         return None if self.body is None else parse_object(self.body)
+
+    @property
+    def expects_answer(self) -> bool:
+        return self.expected in (ExpectedReply.ANSWER, ExpectedReply.PLAIN_ANSWER)
 
 
 class ProbeReply:
@@ -169,15 +175,16 @@ class ProbeReply:
 
         A refusal has a 4xx, a 501, or a 500 whose message blames the request. An overloaded server may answer later.
         """
-        status = self.status
-        if self.request.expected is not ExpectedReply.ANSWER or status in (501, *OVERLOAD_STATUSES):
+        status, may_be_refused = self.status, self.request.expected is ExpectedReply.ANSWER
+        if not self.request.expects_answer or status in OVERLOAD_STATUSES:
             return ""
         if status is None:
             return "" if self.is_partial else self.recording.error or "no reply"
         message = self._error_message
-        is_failed = bool(self._error) if status < 300 else status >= 500
         is_refusal = status == 500 and (BAD_REQUEST.search(message) or OVERFLOW.search(message))
-        return message or f"status {status}" if is_failed and not is_refusal else ""
+        if may_be_refused and (300 <= status < 500 or status == 501 or is_refusal):
+            return ""
+        return message or f"status {status}" if status >= 300 or self._error else ""
 
     # ---- content
 

@@ -80,7 +80,7 @@ class Session:
     @property
     def answers(self) -> list[ProbeReply]:
         """Replies to the requests that a server must answer, without refusals."""
-        answerable = [reply for reply in self.replies if reply.request.expected is ExpectedReply.ANSWER]
+        answerable = [reply for reply in self.replies if reply.request.expects_answer]
         return [reply for reply in answerable if reply.is_ok or reply.failure]
 
     @property
@@ -108,6 +108,7 @@ class Session:
         is_completion: bool = False,
         headers: RequestHeaders = (),
         abort_when: AbortPredicate | None = None,
+        expected: ExpectedReply = ExpectedReply.ANSWER,
         **members: Any,  # noqa: ANN401 - JSON
     ) -> ProbeReply:
         """Send one user message or a whole conversation. A field whose value is `...` is omitted.
@@ -126,7 +127,7 @@ class Session:
             **members,
         }
         path, body = (COMPLETIONS_PATH, body) if is_completion else self.dialect.write_request(body)
-        return await self.post(path, body, headers=headers, abort_when=abort_when, expected=ExpectedReply.ANSWER)
+        return await self.post(path, body, headers=headers, abort_when=abort_when, expected=expected)
 
     async def answer(self, content: str | list[Any], /, **options: Any) -> ProbeReply:  # noqa: ANN401 - of `generate`
         """The reply to `generate`, which must be 2xx; raises like `require_ok`."""

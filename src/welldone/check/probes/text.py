@@ -8,7 +8,7 @@ from welldone.check import settings
 from welldone.check.probes.errors import is_refused
 from welldone.check.probes.usage import USAGE_WHOLE_REQUEST
 from welldone.check.reading import ParsedChoice
-from welldone.check.reply import SPECIAL_TOKENS, ProbeReply, frame_at_offset, text_from_difference
+from welldone.check.reply import SPECIAL_TOKENS, ExpectedReply, ProbeReply, frame_at_offset, text_from_difference
 from welldone.check.session import (
     NOT_REPRODUCIBLE,
     NotApplicableError,
@@ -204,7 +204,7 @@ NO_SPECIAL_TOKENS = "live-no-special-tokens"
 
 
 async def _probe_text(session: Session, *, prompt: str, stream: bool) -> None:
-    reply = await session.answer(prompt, stream=stream)
+    reply = await session.answer(prompt, stream=stream, expected=ExpectedReply.PLAIN_ANSWER)
     if not reply.text:
         session.not_applicable(NO_SPECIAL_TOKENS, "the answer has no text")
     elif found := SPECIAL_TOKENS.search(reply.text):
