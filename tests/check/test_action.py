@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.check.background import served, without_done
+from tests.check.test_failed_answers import MESSAGE, failing
 from tests.http.aio import LIMIT_S
 from welldone.check.report import Report
 
@@ -125,6 +126,15 @@ def test_a_failing_server_ends_the_action_with_the_exit_code_of_the_check(runner
     assert "end-done-sent" in runner.summary
     assert "end-done-sent" in runner.shown
     assert set(runner.report("a folder/deep").findings_by_rule) == {"end-done-sent"}
+
+
+def test_a_server_that_fails_every_answer_ends_the_action_with_the_number_of_failures(runner: Runner) -> None:
+    with served(failing(lambda _: True)) as url:
+        assert runner.run(url=url, args="--only text") == 1
+    assert runner.outputs == {"verdict": "error", "passed": "false"}
+    line = f"failed: 4 of 4 answers ended in an error: {MESSAGE}"
+    assert runner.summary.startswith(f"<h3>welldone check {line}</h3>")
+    assert line in runner.shown.splitlines()
 
 
 def test_every_input_is_passed_to_the_check(runner: Runner) -> None:

@@ -15,7 +15,7 @@ from welldone.check.run import check
 from welldone.check.settings import CheckSettings
 from welldone.mock.faults import error_reply
 from welldone.mock.reference.server import ReferenceServer
-from welldone.mock.script import MockReply, json_reply
+from welldone.mock.script import MockChunk, MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
 from welldone.protocol.catalog import RULES
 
@@ -91,6 +91,19 @@ def test_the_most_frequent_cause_of_a_severity_comes_first() -> None:
     assert few[0].startswith("the stream ends in the middle of the answer")
     assert few[1] == "role on every chunk, in 2 of 7 streams with tools"
     assert more[0] == "role on every chunk, in 6 of 11 streams"
+
+
+def test_a_wrong_answer_in_place_of_a_refusal_is_one_finding() -> None:
+    wrong = MockReply((MockChunk('data: {"choices":[{"delta":{"content":7}}]}\n'),))
+
+    def handler(http_request: MockHttpRequest) -> MockReply:
+        return wrong if http_request.body == "[]" else ReferenceServer().answer(http_request)
+
+    report = _check(handler, only=("mistakes", "text"))
+    (cause,) = report.causes
+    assert [finding.observed for finding in report.findings] == ["200: an answer to the body '[]'"]
+    assert cause.sentence == "requests that the server cannot serve get a 5xx, an answer or no reply"
+    assert (cause.command or "").endswith(" -d '[]'")
 
 
 def test_causes_are_those_that_fail_the_check() -> None:

@@ -12,7 +12,6 @@ from tests.check.background import served
 from tests.check.serving import TEST_TIMEOUTS, Handler, Json, request_json, serving
 from tests.http.aio import run
 from tests.table import table
-from welldone.check.api import CheckFailedError, check_server
 from welldone.check.applicability import UNCOVERED
 from welldone.check.report import Report, Verdict
 from welldone.check.reports import html, machine, text
@@ -240,9 +239,3 @@ def test_no_baseline_permits_failed_answers() -> None:
     report = _check(failing(lambda request: request.get("tools")), only=("tools", "text"), known=frozenset(RULES))
     assert report.headline.startswith(f"failed: 8 of {report.answers} answers ended in an error: {MESSAGE}")
     assert (report.passed, report.stale) == (False, ())
-
-
-def test_a_server_that_fails_every_answer_fails_a_test_of_pytest() -> None:
-    with served(failing(lambda _: True)) as url, pytest.raises(CheckFailedError) as caught:
-        check_server(url, only=["text"])
-    assert str(caught.value).startswith(f"failed: 4 of 4 answers ended in an error: {MESSAGE}\n")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.check.background import served, without_done
+from tests.check.test_failed_answers import MESSAGE, failing
 from tests.http.aio import LIMIT_S, run
 from tests.table import table
 from welldone.check.api import CheckFailedError, check_server
@@ -49,6 +50,15 @@ def test_a_failing_server_fails_the_test_with_the_output_of_the_check(tmp_path: 
     assert "more       welldone rules end-done-sent" in output
     assert "Traceback" not in output
     assert "check_server" not in output
+
+
+def test_a_server_that_fails_every_answer_fails_the_test_with_the_number_of_failures(tmp_path: Path) -> None:
+    with served(failing(lambda _: True)) as url:
+        code, output = pytest_run(
+            tmp_path, f"def test_it(welldone_check):\n    welldone_check({url!r}, only=['text'])\n"
+        )
+    assert code == 1
+    assert f"\nfailed: 4 of 4 answers ended in an error: {MESSAGE}\n" in output
 
 
 def test_an_unreachable_server_fails_the_test_in_one_line(tmp_path: Path) -> None:

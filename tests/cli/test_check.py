@@ -12,6 +12,7 @@ from tests.check.background import served, without_done
 from tests.cli.live import Live
 from tests.cli.run import LIMIT_S, Run, run_python
 from tests.cli.test_mock import Mock, mocking
+from welldone.check.reports.renderers import RENDERERS
 from welldone.mock.faults import FAULT_REPLIES
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockReply
@@ -245,8 +246,8 @@ def test_an_interrupt_ends_with_the_report_so_far(number: int, notes: str, tmp_p
         return FAULT_REPLIES["hang-first"]
 
     with served(answer) as url:
-        words = ("check", url, "--only", "text,text-whole", "--jobs", "1", "--report", "check.json")
-        with Live(*words, cwd=tmp_path) as live:
+        reports = [word for suffix in RENDERERS for word in ("--report", f"check{suffix}")]
+        with Live("check", url, "--only", "text,text-whole", "--jobs", "1", *reports, cwd=tmp_path) as live:
             assert started.wait(LIMIT_S)
             live.process.send_signal(number)
             ran = live.end()
@@ -255,6 +256,10 @@ def test_an_interrupt_ends_with_the_report_so_far(number: int, notes: str, tmp_p
     report = json.loads((tmp_path / "check.json").read_bytes())
     assert (report["is_interrupted"], report["is_partial"], report["passed"]) == (True, True, False)
     assert {probe["name"]: probe["verdict"] for probe in report["probes"]}["text"] == "pass"
+    for suffix in RENDERERS:
+        shown = (tmp_path / f"check{suffix}").read_text("utf-8")
+        assert ("interrupted" if suffix == ".svg" else "partial: the check was interrupted") in shown
+    assert len(list(tmp_path.iterdir())) == len(RENDERERS)
 
 
 def test_an_interrupt_before_the_first_reply_leaves_a_report(tmp_path: Path) -> None:
