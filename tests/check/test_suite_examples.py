@@ -40,12 +40,11 @@ LLAMA_CPP = {
     "utils.py": f"""{START}
 class ServerProcess:
     def start(self):
-        self.process, self.url_root = start()
+        self.process, url = start()
+        self.server_host, self.server_port = url.removeprefix("http://").split(":")
     def stop(self):
         self.process.terminate()
         self.process.communicate()
-    def make_url(self, path):
-        return self.url_root + path
 
 class ServerPreset:
     started = []

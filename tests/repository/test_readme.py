@@ -69,12 +69,15 @@ def test_the_readme_states_the_number_of_rules() -> None:
 
 
 def test_the_readme_has_the_measured_numbers_of_broken_rules() -> None:
-    measured = {name: _chat_result(name) for name in ("welldone", "welldone-gateway", "xllamacpp", "litellm")}
-    own, behind, llama, litellm = (len(result.broken) for result in measured.values())
+    measured = {name: _chat_result(name) for name in ("welldone", "xllamacpp", "litellm")}
+    own, llama, litellm = (len(result.broken) for result in measured.values())
     (version,) = {result.tool for result in measured.values()}
     counts = f"{own} | {llama} | not measured | {litellm}, before llama.cpp"
     assert f"| chat rules broken ([`check`](docs/servers.md) {version}) | {counts} |" in README
-    assert f"In front of that same llama.cpp, welldone breaks {behind} rules" in README
+
+
+def test_the_readme_has_the_servers_in_three_ways() -> None:
+    assert server_page.overview(server_page.load_pages(ROOT / "docs" / "servers")) in README
 
 
 def _chat_result(name: str) -> Checked:

@@ -10,8 +10,11 @@ from tests.table import table
 from tools import server_page
 from tools.server_page import DIALECTS, Checked, MiddlewareRun, NotRun, Result, ServerPage, Unsupported
 from tools.server_table import SERVERS
-from welldone.check.report import Report, Verdict
+from welldone.check.prescription import KNOWLEDGE
+from welldone.check.report import Prescription, Report, Verdict
+from welldone.config.settings import RawSetting
 from welldone.protocol.catalog import RULES, Repairability
+from welldone.server.config import read_config
 
 ROOT = Path(__file__).parents[2]
 STORED_PAGES = server_page.load_pages(ROOT / "docs" / "servers")
@@ -44,7 +47,7 @@ def test_the_lock_file_of_every_server_exists() -> None:
 
 def test_a_server_that_passes_has_a_row_and_its_counts() -> None:
     text = _rendered(reports.passing_report())
-    assert "| [Server 0](#server-0) | 1.2.3 | 2026-01-02 | pass | unsupported | unsupported |" in text
+    assert "| [Server 0](#server-0) | 1.2.3 | 2026-01-02 | chat | pass | - | - |" in text
     assert (
         "`/v1/chat/completions`, checked by welldone 0.5.0: no rule is broken "
         "(3 pass, 0 warn, 0 fail, 1 unsupported, 1 not applicable)." in text
@@ -55,7 +58,7 @@ def test_a_server_that_passes_has_a_row_and_its_counts() -> None:
 
 def test_every_broken_rule_has_one_row_with_the_observed_value_and_the_probes() -> None:
     lines = _rendered(reports.failing_report()).splitlines()
-    assert "| [Server 0](#server-0) | 1.2.3 | 2026-01-02 | fail (3) | unsupported | unsupported |" in lines
+    assert "| [Server 0](#server-0) | 1.2.3 | 2026-01-02 | chat | fail (3) | - | - |" in lines
     assert (
         "`/v1/chat/completions`, checked by welldone 0.5.0: 3 rules are broken, 1 of them with severity breaks "
         "(0 pass, 2 warn, 1 fail, 1 unsupported, 1 not applicable)." in lines
@@ -67,16 +70,85 @@ def test_every_broken_rule_has_one_row_with_the_observed_value_and_the_probes() 
     ]
 
 
-def test_each_endpoint_has_its_column_and_its_own_list() -> None:
+def test_each_endpoint_has_its_row_and_its_own_list() -> None:
     passed = server_page.summarize(reports.passing_report())
     failed = server_page.summarize(reports.failing_report())
     text = server_page.render([_page(passed, responses=failed)])
-    assert "| server | version | checked | chat | responses | messages |" in text
-    assert "| 1.2.3 | 2026-01-02 | pass | fail (3) | unsupported |" in text
+    assert "| server | version | checked | endpoint | bare | behind the gateway | with the prescription |" in text
+    assert "| 1.2.3 | 2026-01-02 | chat | pass | - | - |\n|  |  |  | responses | fail (3) | - | - |\n" in text
     head, chat, responses, messages = text.split("\n`/v1/")
     # The introduction links to the list of all rules.
     assert [part.count("](rules/") for part in (head, chat, responses, messages)] == [1, 0, 3, 0]
     assert messages == "messages` is unsupported: `404: Not Found`\n"
+
+
+TABLE = ("[upstreams.server]", 'url = "http://127.0.0.1:8000/v1"', 'stream = "no-tools"  # tool-no-markup-leak: broken')
+
+
+def _in_three_ways(
+    bare: Result,
+    behind: Result,
+    *,
+    broken: tuple[str, ...] = (),
+    left: tuple[str, ...] = (),
+    unjudged: tuple[str, ...] = (),
+) -> str:
+    """The page of a server that was checked by itself, behind the gateway, and with the prescription."""
+    cured = server_page.Prescribed(date="2026-01-02", settings=TABLE, broken=broken, left=left, unjudged=unjudged)
+    page = _page(bare)
+    gateway = {**page.results, "chat": behind, "responses": behind}
+    prescribed = {"chat": cured, "responses": cured}
+    return server_page.render([msgspec.structs.replace(page, gateway=gateway, prescribed=prescribed)])
+
+
+def test_a_server_has_three_columns() -> None:
+    failed, passed = map(server_page.summarize, (reports.failing_report(), reports.passing_report()))
+    text = _in_three_ways(failed, passed, broken=("fin-own-chunk",), left=("a word of its own",))
+    assert "| chat | fail (3) | pass | warn (1) |" in text
+    assert "| responses | unsupported | pass | warn (1) |" in text  # the gateway offers it by chat
+    assert "\nBehind the gateway: no rule is broken.\n" in text
+    link = "[fin-own-chunk](rules/fin-own-chunk.md)"
+    assert f"\nWith the prescription: 1 rule broken: {link}. Left: a word of its own.\n" in text
+
+
+def test_rules_that_are_broken_behind_the_gateway_are_named() -> None:
+    failed = server_page.summarize(reports.failing_report())
+    text = _in_three_ways(failed, failed, broken=("end-done-sent",))
+    assert "| chat | fail (3) | fail (3) | fail (1) |" in text
+    assert "\nBehind the gateway: 3 rules broken: [delta-role-once](rules/delta-role-once.md), [use-final" in text
+
+
+def test_the_settings_are_shown_once_as_printed() -> None:
+    failed = server_page.summarize(reports.failing_report())
+    text = _in_three_ways(failed, failed)
+    assert text.count("\n".join(("```toml", *TABLE, "```"))) == 1  # not below the API that only the gateway has
+
+
+def test_rules_that_could_not_be_judged_through_the_gateway_are_named() -> None:
+    passed = server_page.summarize(reports.passing_report())
+    text = _in_three_ways(passed, passed, unjudged=("live-cancel-on-disconnect",))
+    assert "Not judged through the gateway: [live-cancel-on-disconnect](rules/live-cancel-on-disconnect.md)." in text
+
+
+def test_settings_that_could_not_be_tried_are_shown_with_the_reason() -> None:
+    failed = server_page.summarize(reports.failing_report())
+    page = msgspec.structs.replace(
+        _page(failed),
+        prescribed={"chat": server_page.Prescribed(date="2026-01-02", settings=TABLE, broken=(), problem="no model")},
+    )
+    text = server_page.render([page])
+    assert "| chat | fail (3) | - | not run |" in text
+    assert "The prescription could not be tried: `no model`" in text
+
+
+def test_the_settings_of_a_prescription_have_no_port_of_the_run() -> None:
+    prescription = Prescription(
+        toml=("[upstreams.127-0-0-1-41]", 'url = "http://127.0.0.1:41/v1"'), after=("fin-length",)
+    )
+    stored = server_page.summarize_prescription("2026-01-02T03:04:05Z", prescription, "http://127.0.0.1:41/v1")
+    assert (stored.date, stored.settings, stored.broken) == ("2026-01-02", TABLE[:2], ("fin-length",))
+    assert not stored.has_settings
+    assert server_page.Prescribed(date="2026-01-02", settings=TABLE, broken=()).has_settings
 
 
 def test_a_rule_that_is_broken_in_every_probe_has_one_row() -> None:
@@ -104,7 +176,7 @@ def test_text_from_a_server_stays_in_its_cell(observed: str) -> None:
 
 def test_the_reason_why_a_server_did_not_run_is_shown() -> None:
     text = server_page.render([_page(NotRun(date="2026-01-02", reason="no wheel for this machine"))])
-    assert "| 2026-01-02 | not run | unsupported | unsupported |" in text
+    assert "| 2026-01-02 | chat | not run | - | - |" in text
     assert "`/v1/chat/completions` could not be checked:\n\n```\nno wheel for this machine\n```" in text
 
 
@@ -137,12 +209,6 @@ def test_a_check_with_the_middleware_that_failed_is_shown() -> None:
     text = server_page.render([_with_middleware(before, NotRun(date="2026-01-02", reason="no wheel for this machine"))])
     assert "| 3 → not run | unsupported | unsupported |" in text
     assert "no wheel for this machine" in text
-
-
-def test_an_imitation_is_only_in_the_table_of_the_middleware() -> None:
-    result = server_page.summarize(reports.passing_report())
-    text = server_page.render([_with_middleware(result, result, is_imitation=True)])
-    assert text.count("| [Server 0](#server-0) |") == 1
 
 
 def test_stored_pages_are_loaded_in_the_order_of_the_page(tmp_path: Path) -> None:
@@ -181,10 +247,23 @@ def test_welldone_breaks_no_rule(endpoint: str) -> None:
     assert (result.verdict, result.broken) == (Verdict.PASS, ())
 
 
-@pytest.mark.parametrize("endpoint", DIALECTS)
-def test_behind_the_gateway_only_rules_that_cannot_be_repaired_are_broken(endpoint: str) -> None:
-    result = _stored_result("welldone in front of llama.cpp", endpoint)
-    assert {RULES[broken.rule].repairability for broken in result.broken} <= {Repairability.REPORT_ONLY}
+@table("page", [page for page in STORED_PAGES if page.gateway], ids=lambda page: page.title)
+def test_what_is_broken_behind_the_gateway_is_known_to_be_left(page: ServerPage) -> None:
+    for endpoint in DIALECTS:
+        behind = (page.gateway or {})[endpoint]
+        rules = {broken.rule for broken in behind.broken} if isinstance(behind, Checked) else set()
+        cured = page.prescribed.get(endpoint)
+        rules |= set(cured.broken if cured else ())
+        unrepaired = {rule for rule, entry in RULES.items() if entry.repairability is Repairability.REPORT_ONLY}
+        assert rules <= unrepaired | KNOWLEDGE.left.keys() | server_page.UNREPAIRED.keys(), endpoint
+
+
+@table("page", [page for page in STORED_PAGES if page.prescribed], ids=lambda page: page.title)
+def test_each_printed_table_is_a_configuration(page: ServerPage, tmp_path: Path) -> None:
+    for prescribed in page.prescribed.values():
+        (tmp_path / "welldone.toml").write_text("\n".join(prescribed.settings))
+        flags = {"port": RawSetting("8080", "--port", tmp_path)}
+        assert read_config(flags, {"UPSTREAM_KEY": "sk-a-key-of-the-test"}, folder=tmp_path).upstreams
 
 
 @table(
