@@ -64,23 +64,26 @@ _BUCKETS_S = {
 }
 
 
-class _Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MetricFamily(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A row of the table."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     help: str
     labels: tuple[str, ...] = ()
-    source: Literal["server", "engine", "scrape"] = "server"
-    """Who updates it: this class, the engine (the last scraped values are reported), or it is read on each scrape."""
+    source: Literal["server", "engine", "scrape", "workers"] = "server"
+    """Who updates it: this class, the engine (the last scraped values are reported), or it is read on each scrape;
+    or it is about all workers together."""
+    is_summed: bool = False
+    """A gauge that is added up over all workers. Of any other (up, start time, speed) the largest value is reported."""
     buckets: str = ""
     """The bounds of a histogram."""
     known: tuple[str, ...] = ()
     """Values of its label that exist from the start."""
 
 
-_FAMILIES = msgspec.json.decode(get_data("welldone.server.observe", "metrics.json") or b"", type=list[_Family])
-_FAMILY = {family.name: family for family in _FAMILIES}
+_FAMILIES = msgspec.json.decode(get_data("welldone.server.observe", "metrics.json") or b"", type=list[MetricFamily])
+FAMILIES_BY_NAME = {family.name: family for family in _FAMILIES}
 _TOKEN_COUNTERS = _FAMILIES[:6]
 """In the order in which `Metrics.count_tokens` counts."""
 _ENGINE_FAMILIES = {
@@ -129,7 +132,7 @@ class Metrics(Collector):
             if family.kind == "histogram":
                 values = self._models if family.labels == ("model",) else ()
                 self._histograms[family.name] = Histogram(_BUCKETS_S[family.buckets], values)
-            elif family.source != "scrape":
+            elif family.source in ("server", "engine"):
                 # Known series exist from the start: increase() misses their first value.
                 start = known.get(family.labels, [(value,) for value in family.known])
                 self._series[family.name] = defaultdict(
@@ -199,7 +202,7 @@ class Metrics(Collector):
         for counter in _TOKEN_COUNTERS:
             self._series[counter.name][name,] = 0.0
         for family, histogram in self._histograms.items():
-            if _FAMILY[family].labels == ("model",):
+            if FAMILIES_BY_NAME[family].labels == ("model",):
                 histogram.set_series((), [name])
         self._speeds[name] = (TokenRate(), TokenRate())
 

@@ -16,15 +16,12 @@ import msgspec
 
 from welldone.http.shared_listener import WorkerLoads
 from welldone.http.shared_memory import SharedNumbers
+from welldone.server.observe.metrics import FAMILIES_BY_NAME
 
-_SUMMED_GAUGES = frozenset(
-    {"llamacpp:requests_deferred", "llamacpp:requests_processing", "process_open_fds"}
-    | {"process_resident_memory_bytes", "process_virtual_memory_bytes", "welldone_active_streams"}
-    | {"welldone_queue_depth", "welldone_tasks", "welldone_upstream_running", "welldone_upstream_waiting"}
-    | {"welldone_resumable_streams", "welldone_resumable_bytes", "welldone_slots", "welldone_queue_limit"}
-    | {"welldone_upstream_slots", "welldone_upstream_queue_limit"}
-)
-"""Gauges that are added up. For all others (up, start time, speed) the largest value is reported."""
+_SUMMED_GAUGES = {
+    *("process_open_fds", "process_resident_memory_bytes", "process_virtual_memory_bytes"),
+    *(name for name, family in FAMILIES_BY_NAME.items() if family.is_summed),
+}
 
 
 class _PageFamily(msgspec.Struct):
@@ -38,17 +35,13 @@ def merge_metrics_pages(pages: Iterable[str], missing: int, deaths: tuple[int, i
     families: dict[str, _PageFamily] = {}
     for page in pages:
         _add_page(page, families)
-    lines = [
-        "# HELP welldone_workers_missing Workers whose metrics are missing from this page.",
-        "# TYPE welldone_workers_missing gauge",
-        f"welldone_workers_missing {missing}",
-        "# HELP welldone_worker_deaths_total Workers that ended while the server ran.",
-        "# TYPE welldone_worker_deaths_total counter",
-        f"welldone_worker_deaths_total {deaths[0]}",
-        "# HELP welldone_worker_cut_requests_total Requests that ended with their worker, without an error.",
-        "# TYPE welldone_worker_cut_requests_total counter",
-        f"welldone_worker_cut_requests_total {deaths[1]}",
-    ]
+    own = {"welldone_workers_missing": missing, "welldone_worker_deaths": deaths[0]}
+    own["welldone_worker_cut_requests"] = deaths[1]
+    lines: list[str] = []
+    for name, number in own.items():
+        row = FAMILIES_BY_NAME[name]
+        name += "_total" if row.kind == "counter" else ""
+        lines += [f"# HELP {name} {row.help}", f"# TYPE {name} {row.kind}", f"{name} {number}"]
     for family in families.values():
         lines += family.header_lines
         lines += [f"{series} {number!r}" for series, number in family.values.items()]
