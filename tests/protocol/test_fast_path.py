@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.table import table
 from welldone.protocol.fast_path import ChunkTemplates, learn_templates
 
-SENT = b'data: {"ours":1,"choices":[{"delta":{"content":"first"}}]}\n\n'
+SENT = b'data: {"ours":1,"choices":[{"delta":{"content":"', b'"}}]}\n\n'
 
 
 def frame(text: str, *, is_ascii: bool = False, spaces: tuple[str, str] = (",", ":"), **more: Any) -> bytes:  # noqa: ANN401 - any field
@@ -120,5 +120,4 @@ def test_the_content_of_the_delta_is_found_among_similar_fields() -> None:
 )
 def test_no_fast_path_is_learnt_from_a_chunk_without_one_plain_text(data: bytes) -> None:
     found = learn_templates(data, SENT, {})
-    assert (found is None) == (learn_templates(SENT, data, {}) is None)
     assert found is None or sent_text(found.rewrite(data)) == json.loads(data[6:])["choices"][0]["delta"]["content"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from welldone.protocol import sse
 from welldone.protocol.continuation import DELIVERED_LIMIT_BYTES, FastPathText
-from welldone.protocol.dialects.base import DialectWriter
+from welldone.protocol.dialects.base import Affixes, DialectWriter
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event, FieldLocation, Text, UnknownFields, Usage
 from welldone.protocol.lenient_json import decode_text, parse_strict
@@ -49,8 +49,6 @@ _PLACEHOLDER = "\x1atext\x1a"
 _PLACEHOLDER_BYTES = b"\\u001atext\\u001a"
 
 
-Affixes: TypeAlias = tuple[bytes, bytes]
-"""Prefix and suffix."""
 _Counts: TypeAlias = tuple[int, int, int]
 """Prompt, completion and total tokens."""
 
@@ -163,7 +161,8 @@ class FastPath:
             return
         if self._templates is None or not self._templates.is_worthwhile:
             self._attempts -= 1
-        self._templates = learn_templates(data, sent, new, self._framing, self._part.endpoint, allows_usage=True)
+        affixes = writer.split_text(text.index, sent)
+        self._templates = learn_templates(data, affixes, new, self._framing, self._part.endpoint, allows_usage=True)
         if self._templates is not None and self._part.delivered is not None:
             self._templates.texts = bytearray()
         self._choice = text.index
@@ -282,26 +281,28 @@ class ChunkTemplates:
 
 def learn_templates(
     received: bytes,
-    sent: bytes,
+    sent: Affixes | None,
     rule_counts: Mapping[str, int],
     framing: TransferFraming = NO_FRAMING,
     endpoint: Endpoint = Endpoint.CHAT,
     *,
     allows_usage: bool = False,
 ) -> ChunkTemplates | None:
-    """Learn from a received frame with one text and the frame that was sent for it, if possible.
+    """Learn from a received frame with one text, if possible; `sent` has the bytes around that text when it is sent.
 
     With `allows_usage`, frames may differ in the usage at their end, which is not sent on.
     """
-    received_affixes, sent_affixes = split_around_text(received, endpoint), split_around_text(sent, endpoint)
-    if received_affixes is None or sent_affixes is None:
+    affixes = split_around_text(received, endpoint)
+    if affixes is None or sent is None:
         return None
-    before, after = received_affixes
+    before, after = affixes
     rest, counts = _split_usage(after)
     if _USAGE_OBJECT.search(rest) or _USAGE_OBJECT.search(before):
         return None
-    has_usage = counts is not None and framing is NO_FRAMING and allows_usage and not _USAGE_OBJECT.search(sent)
-    templates = ChunkTemplates((before, rest if has_usage else after), sent_affixes, rule_counts, framing)
+    has_usage = (
+        counts is not None and framing is NO_FRAMING and allows_usage and not any(map(_USAGE_OBJECT.search, sent))
+    )
+    templates = ChunkTemplates((before, rest if has_usage else after), sent, rule_counts, framing)
     templates.counts, templates.has_usage = counts, has_usage
     templates.counts_characters = endpoint is Endpoint.COMPLETIONS
     return templates

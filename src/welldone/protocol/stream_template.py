@@ -17,12 +17,12 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from welldone.protocol import sse
+from welldone.protocol.dialects.base import Affixes
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Usage
 from welldone.protocol.fast_path import (
     LITERAL_BYTES,
     NO_FRAMING,
-    Affixes,
     TransferFraming,
     is_verbatim_text,
     split_around_text,

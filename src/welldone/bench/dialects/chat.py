@@ -22,9 +22,6 @@ from welldone.protocol.request_facts import RequestFacts, read_request_facts
 _MAX_CHUNK_LESSONS = 4
 """Attempts to learn a template; for servers whose chunks differ in more than their text the fast path is useless."""
 _MAX_PARTIAL_CHUNK_BYTES = 4096  # of an incomplete frame: a chunk of one token has some hundred bytes
-_TEXT_PREFIX, _TEXT_SUFFIX = b'data: {"choices":[{"delta":{"content":"', b'"}}]}\n\n'
-_CHUNK_PATTERN = _TEXT_PREFIX + b"text" + _TEXT_SUFFIX
-"""Output template of the fast path, from which the text is easily extracted."""
 
 
 class ChunkFastPath:
@@ -49,10 +46,10 @@ class ChunkFastPath:
         self._partial = b""
         start = 0
         while end := data.find(sse.FRAME_END, start) + 1:
-            sent = templates.rewrite(data[start : end + 1])
-            if sent is None:
+            text = templates.rewrite(data[start : end + 1])
+            if text is None:
                 break
-            texts.append(_chunk_text(sent))
+            texts.append(decode_text(text) if b"\\" in text else text.decode())
             start = end + 1
         data = data[start:]
         if not end and len(data) <= _MAX_PARTIAL_CHUNK_BYTES and b"\n" not in data and b"\r" not in data:
@@ -72,7 +69,7 @@ class ChunkFastPath:
         ):
             if templates is None or not templates.is_worthwhile:
                 self._lessons_left -= 1
-            self._fast_path = learn_templates(frame, _CHUNK_PATTERN, {})
+            self._fast_path = learn_templates(frame, (b"", b""), {})
             self._index = events[0].index
         self._is_open = (
             self._fast_path is not None and self._reader.is_idle and self._repair.can_use_fast_path(self._index)
@@ -92,11 +89,6 @@ class ChunkFastPath:
             self._reader.record_fast_path(fast_path.frames, fast_path.bytes, fast_path.last_bytes)
             self._repair.record_fast_path()
             fast_path.reset_counts()
-
-
-def _chunk_text(sent: bytes) -> str:
-    text = sent[len(_TEXT_PREFIX) : -len(_TEXT_SUFFIX)]
-    return decode_text(text) if b"\\" in text else text.decode()
 
 
 _CHAT_ENVELOPE = Envelope("chatcmpl-bench", 0, "bench")

@@ -49,6 +49,10 @@ def known_usage(usage: Usage | None, usage_source: UsageSource, timings: Json) -
     return usage or usage_source() or usage_from_timings(timings)
 
 
+Affixes: TypeAlias = tuple[bytes, bytes]
+"""Bytes before and after the text of a chunk."""
+
+
 class DialectWriter(Protocol):
     """Writes a stream from events in legal order."""
 
@@ -58,6 +62,9 @@ class DialectWriter(Protocol):
     def accepts_text(self, index: int) -> bool:
         """Whether text of this choice is allowed now and would be a chunk without other fields."""
 
+    def split_text(self, index: int, sent: bytes) -> Affixes | None:
+        """Return the bytes around the next text of this choice, if it has the form of the last one, which is `sent`."""
+
     def end(self) -> bytes:
         """Return the bytes that end the stream. Raises EventOrderError if a choice is unfinished."""
 
@@ -65,7 +72,7 @@ class DialectWriter(Protocol):
 class Dialect(ABC):
     """Format of one answer; holds the request options that affect it."""
 
-    HAS_TEXT_CHUNKS: ClassVar[bool] = False
+    HAS_TEXT_CHUNKS: ClassVar[bool] = True
     """Whether text is sent in chunks that differ only in their text (see `fast_path`)."""
     BUFFERED_EVENTS: ClassVar[tuple[type[TextEvent], ...]] = ()
     """Content that a stream sends or repeats at its end, and buffers until then: its length must be bounded."""

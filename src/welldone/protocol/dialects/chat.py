@@ -5,16 +5,17 @@ the next chunk of their choice. Text chunks come from a template: only the text 
 always give the same bytes.
 """
 
-from typing import ClassVar, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 
 import msgspec
 
 from welldone.protocol import events as ev
 from welldone.protocol import sse
 from welldone.protocol.collect import CollectedChoice, CollectedReply, CollectedToolCall
-from welldone.protocol.dialects.base import KEEP_ALIVE, Dialect, UsageSource
+from welldone.protocol.dialects.base import KEEP_ALIVE, Affixes, Dialect, UsageSource
 from welldone.protocol.envelope import CHUNK_OBJECT, REPLY_OBJECT, Endpoint, Envelope
 from welldone.protocol.events import CALL_TYPE_AND_ARGUMENTS_FIELD, Event, Failure, Json, Usage
+from welldone.protocol.fast_path import split_around_text
 from welldone.protocol.fields import usage_object
 from welldone.protocol.request_facts import RequestFacts
 from welldone.protocol.state import CHAT_TRANSITIONS, COMPLETIONS_TRANSITIONS, ChoiceState, StreamStateMachine
@@ -23,7 +24,7 @@ _encode = msgspec.json.Encoder().encode
 _PENDING_FIELDS_LIMIT = 256  # unknown fields attached to one chunk; more get a chunk of their own
 TEXT_MARKER = "\x00text\x00"
 """Stands for the text in a template of an encoded event."""
-TEXT_MARKER_BYTES = _encode(TEXT_MARKER)
+_TEXT_MARKER_BYTES = _encode(TEXT_MARKER)[1:-1]
 # Legal in JSON, but line readers such as Python's str.splitlines treat them as line breaks.
 _LINE_BREAKS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
 
@@ -48,7 +49,7 @@ class ChunkWriter:
         # The bytes around the choices of a chunk without other fields.
         self._before = sse.DATA_PREFIX + escape_line_breaks(_encode(self._envelope))[:-1] + b',"choices":'
         self._after = (b',"usage":null}' if dialect.usage_is_null else b"}") + sse.FRAME_END
-        self._text_templates: dict[int, tuple[bytes, bytes]] = {}  # by choice
+        self._text_templates: dict[int, Affixes] = {}  # by choice
         self._pending: dict[int, dict[ev.FieldLocation, Json]] = {}  # fields of the next chunk of a choice
         self._pending_chunk_fields: Json = {}  # top-level fields of the next chunk
 
@@ -60,14 +61,17 @@ class ChunkWriter:
         """
         self._state_machine.accept(event)
         if type(event) is ev.Text and not self._pending and not self._pending_chunk_fields:
-            before, after = self._text_templates.get(event.index) or self._make_text_template(event.index)
-            payload = _encode(event.text)
-            return before + (payload if payload.isascii() else escape_line_breaks(payload)) + after
+            affixes = self._text_templates.get(event.index) or self._make_text_template(event.index)
+            return encode_text(affixes, event.text)
         return self._write_event(event)
 
     def accepts_text(self, index: int) -> bool:
         """Whether text of this choice is allowed now and would be a chunk without other fields."""
         return not self._pending and not self._pending_chunk_fields and self._state_machine.accepts_text(index)
+
+    def split_text(self, index: int, sent: bytes) -> Affixes | None:
+        """Return the bytes around the text of `sent`, which may have fields that each such chunk has."""
+        return split_around_text(sent, self._dialect.endpoint)
 
     def end(self) -> bytes:
         """Return the bytes that end the stream.
@@ -146,11 +150,10 @@ class ChunkWriter:
         self._pending_chunk_fields = {}
         return _data_frame(chunk)
 
-    def _make_text_template(self, index: int) -> tuple[bytes, bytes]:
+    def _make_text_template(self, index: int) -> Affixes:
         content = self._content_fields(ev.Text(index, TEXT_MARKER)) or {}
-        before, _, after = self._choice_chunk(index, content).rpartition(TEXT_MARKER_BYTES)
-        self._text_templates[index] = before, after
-        return before, after
+        affixes = self._text_templates[index] = split_at_marker(self._choice_chunk(index, content))
+        return affixes
 
     def _queue_choice_fields(self, event: ev.UnknownFields) -> bytes:
         """Attach fields to the next chunk of the choice; return a chunk if they conflict with pending ones."""
@@ -208,6 +211,18 @@ def error_and_done(failure: Failure) -> bytes:
     return _data_frame(openai_error_object(failure)) + sse.DONE
 
 
+def split_at_marker(encoded: bytes) -> Affixes:
+    """Return the bytes around `TEXT_MARKER`."""
+    before, _, after = encoded.rpartition(_TEXT_MARKER_BYTES)
+    return before, after
+
+
+def encode_text(affixes: Affixes, text: str) -> bytes:
+    """Encode an event whose text is all that differs from its template."""
+    payload = _encode(text)[1:-1]
+    return affixes[0] + (payload if payload.isascii() else escape_line_breaks(payload)) + affixes[1]
+
+
 def escape_line_breaks(payload: bytes) -> bytes:
     """Escape the characters in JSON that some readers treat as line breaks."""
     if not payload.isascii():
@@ -226,8 +241,6 @@ def _envelope_object(envelope: Envelope, kind: str) -> Json:
 
 class ChunkDialect(Dialect):
     """Dialect of /v1/chat/completions or /v1/completions. Reasoning is sent in the `reasoning` fields, if any."""
-
-    HAS_TEXT_CHUNKS: ClassVar[bool] = True
 
     def __init__(
         self, facts: RequestFacts, endpoint: Endpoint = Endpoint.CHAT, reasoning: tuple[str, ...] = REASONING_FIELDS

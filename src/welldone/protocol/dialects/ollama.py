@@ -7,7 +7,14 @@ import msgspec
 
 from welldone.protocol import events as ev
 from welldone.protocol.collect import CollectedReply
-from welldone.protocol.dialects.base import TranslatedDialect, UsageSource, arguments_object, tool_calls_with_arguments
+from welldone.protocol.dialects.base import (
+    Affixes,
+    TranslatedDialect,
+    UsageSource,
+    arguments_object,
+    tool_calls_with_arguments,
+)
+from welldone.protocol.dialects.chat import TEXT_MARKER, split_at_marker
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Event, Failure, Json, TextEvent, Usage
 from welldone.protocol.lenient_json import as_object
@@ -124,6 +131,10 @@ class OllamaWriter:
     def accepts_text(self, index: int) -> bool:
         """Whether text is allowed now."""
         return self._state_machine.accepts_text(index)
+
+    def split_text(self, index: int, sent: bytes) -> Affixes | None:
+        """Return the bytes around a further text."""
+        return split_at_marker(self._encode_line(self._dialect.content_fields(TEXT_MARKER)))
 
     def end(self) -> bytes:
         """Return the last line, with finish reason and usage; nothing after a failure."""

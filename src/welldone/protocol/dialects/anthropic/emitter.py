@@ -7,7 +7,8 @@ import msgspec
 
 from welldone.protocol import sse
 from welldone.protocol.dialects.anthropic.objects import anthropic_error_object
-from welldone.protocol.dialects.chat import TEXT_MARKER, TEXT_MARKER_BYTES, escape_line_breaks
+from welldone.protocol.dialects.base import Affixes
+from welldone.protocol.dialects.chat import TEXT_MARKER, encode_text, escape_line_breaks, split_at_marker
 from welldone.protocol.events import Failure, Json
 from welldone.protocol.lenient_json import normalise_object_text, parse_strict, scrub_object
 
@@ -44,7 +45,8 @@ class MessagesEmitter:
         self.block: str | None = None
         """Type of the open block."""
         self._index = -1
-        self._text_template = b"", b""  # text delta of the open block, before and after the text
+        self.text_affixes: Affixes = b"", b""
+        """A text delta of the open block, before and after the text."""
 
     def start_message(self, message: Json, more: Json | None = None) -> bytes:
         """Start the message; its content is empty. `more` has unknown members of the event."""
@@ -59,16 +61,13 @@ class MessagesEmitter:
         if kind in BLOCK_TEXT_DELTAS:
             delta, member = BLOCK_TEXT_DELTAS[kind]
             body = {"index": self._index, "delta": {"type": delta, member: TEXT_MARKER}}
-            before, _, after = encode_event("content_block_delta", body).rpartition(TEXT_MARKER_BYTES)
-            self._text_template = before, after
+            self.text_affixes = split_at_marker(encode_event("content_block_delta", body))
         start = {"index": self._index, "content_block": block, **(more or {})}
         return closed + self._write("content_block_start", start)
 
     def add_text(self, text: str) -> bytes:
         """Extend the open block: its text, thinking, or the JSON of its tool input."""
-        payload = _encode(text)
-        before, after = self._text_template
-        return before + (payload if payload.isascii() else escape_line_breaks(payload)) + after
+        return encode_text(self.text_affixes, text)
 
     def add_delta(self, delta: Json, more: Json | None = None) -> bytes:
         """Write a delta of the open block."""

@@ -8,7 +8,14 @@ from welldone.protocol import events as ev
 from welldone.protocol.collect import CollectedChoice, CollectedReply
 from welldone.protocol.dialects.anthropic import objects
 from welldone.protocol.dialects.anthropic.emitter import PING, MessagesEmitter, encode_error_event
-from welldone.protocol.dialects.base import CUSTOM_INPUT_MEMBER, KEEP_ALIVE, TranslatedDialect, UsageSource, known_usage
+from welldone.protocol.dialects.base import (
+    CUSTOM_INPUT_MEMBER,
+    KEEP_ALIVE,
+    Affixes,
+    TranslatedDialect,
+    UsageSource,
+    known_usage,
+)
 from welldone.protocol.dialects.chat import escape_line_breaks
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Event, Failure, Json, Usage
@@ -59,6 +66,10 @@ class MessagesWriter:
     def accepts_text(self, index: int) -> bool:
         """Whether text is allowed now and would extend the open block."""
         return self._open_event_type is ev.Text and self._state_machine.accepts_text(index)
+
+    def split_text(self, index: int, sent: bytes) -> Affixes | None:
+        """Return the bytes around a further text of the open block."""
+        return self._emitter.text_affixes
 
     def end(self) -> bytes:
         """Return message_delta and message_stop; nothing after a failure.

@@ -13,13 +13,14 @@ from welldone.protocol import events as ev
 from welldone.protocol import sse
 from welldone.protocol.collect import CollectedChoice, CollectedReply, CollectedToolCall
 from welldone.protocol.dialects.base import (
+    Affixes,
     TranslatedDialect,
     UsageSource,
     arguments_object,
     known_usage,
     tool_calls_with_arguments,
 )
-from welldone.protocol.dialects.chat import TEXT_MARKER, TEXT_MARKER_BYTES, escape_line_breaks
+from welldone.protocol.dialects.chat import TEXT_MARKER, encode_text, escape_line_breaks, split_at_marker
 from welldone.protocol.dialects.gemini import objects
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Event, Failure, Json, TextEvent, Usage
@@ -144,7 +145,7 @@ class GeminiWriter:
         self._ends: dict[int, CandidateEnd] = {}  # by choice, in their order
         self._calls: dict[int, tuple[ev.ToolCall, list[str]]] = {}  # the open call of each choice
         self._logprobs: dict[int, Json] = {}  # for the next element of each choice
-        self._text_templates: dict[tuple[int, bool], tuple[bytes, bytes]] = {}
+        self._text_templates: dict[tuple[int, bool], Affixes] = {}
         self._usage: Usage | None = None
         self._usage_source = usage_source
         self._timings: Json = {}
@@ -193,6 +194,10 @@ class GeminiWriter:
         """Whether text is allowed now and would be an element without other members."""
         return index not in self._logprobs and self._state_machine.accepts_text(index)
 
+    def split_text(self, index: int, sent: bytes) -> Affixes | None:
+        """Return the bytes around a further text of a candidate."""
+        return self._text_affixes(index, is_thought=False) if (index, False) in self._text_templates else None
+
     def end(self) -> bytes:
         """Return the last element, with finish reasons and usage; after a failure only the end."""
         if not self._state_machine.end():
@@ -208,16 +213,16 @@ class GeminiWriter:
     def _write_text(self, index: int, text: str, *, is_thought: bool = False) -> bytes:
         if index in self._logprobs:
             return self._write_part(index, objects.text_part(text, is_thought=is_thought))
+        return encode_text(self._text_affixes(index, is_thought=is_thought), text)
+
+    def _text_affixes(self, index: int, *, is_thought: bool) -> Affixes:
         template = self._text_templates.get((index, is_thought))
         if template is None:
             part = objects.text_part(TEXT_MARKER, is_thought=is_thought)
-            encoded = escape_line_breaks(_encode(self._element(index, part)))
-            before, _, after = encoded.partition(TEXT_MARKER_BYTES)
-            template = self._text_templates[index, is_thought] = before, after
+            template = split_at_marker(escape_line_breaks(_encode(self._element(index, part))))
+            self._text_templates[index, is_thought] = template
         start, end = self._dialect.next_frame()
-        payload = _encode(text)
-        payload = payload if payload.isascii() else escape_line_breaks(payload)
-        return b"".join((start, template[0], payload, template[1], end))
+        return start + template[0], template[1] + end
 
     def _write_part(self, index: int, part: Json) -> bytes:
         return self._dialect.encode_element(self._element(index, part, self._logprobs.pop(index, None)))

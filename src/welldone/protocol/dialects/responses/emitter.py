@@ -8,7 +8,7 @@ import msgspec
 
 from welldone.protocol import sse
 from welldone.protocol.dialects.base import KEEP_ALIVE
-from welldone.protocol.dialects.chat import TEXT_MARKER, TEXT_MARKER_BYTES, escape_line_breaks
+from welldone.protocol.dialects.chat import TEXT_MARKER, escape_line_breaks, split_at_marker
 from welldone.protocol.events import Json
 
 _encode = msgspec.json.Encoder().encode
@@ -76,7 +76,7 @@ class TextAccumulator:
         start = {"type": f"{spec.event_prefix}.delta", "sequence_number": 0}
         event = encode_event(start | address | {"delta": TEXT_MARKER} | extra_members)
         before, number, rest = event.partition(_SEQUENCE_NUMBER_KEY)
-        middle, _, after = rest.removeprefix(b"0").rpartition(TEXT_MARKER_BYTES)
+        middle, after = split_at_marker(rest.removeprefix(b"0"))
         self.delta_template: tuple[bytes, bytes, bytes] = before + number, middle, after
         """Bytes of a delta before, between and after its sequence number and text."""
 
@@ -203,7 +203,7 @@ class ResponsesEmitter:
         if self._is_silent:
             return b""
         before, middle, after = accumulator.delta_template
-        payload = _encode(text)
+        payload = _encode(text)[1:-1]
         if not payload.isascii():
             payload = escape_line_breaks(payload)
         return b"%b%d%b%b%b" % (before, number, middle, payload, after)

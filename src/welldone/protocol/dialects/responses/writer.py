@@ -8,7 +8,7 @@ import msgspec
 
 from welldone.protocol import events as ev
 from welldone.protocol.collect import CollectedChoice, CollectedReply
-from welldone.protocol.dialects.base import TranslatedDialect, UsageSource
+from welldone.protocol.dialects.base import Affixes, TranslatedDialect, UsageSource
 from welldone.protocol.dialects.chat import escape_line_breaks
 from welldone.protocol.dialects.responses import emitter as em
 from welldone.protocol.dialects.responses import objects
@@ -57,6 +57,10 @@ class ResponsesWriter:
     def accepts_text(self, index: int) -> bool:
         """Whether text is allowed now and would be a delta without logprobs."""
         return self._text is not None and self._state_machine.accepts_text(index)
+
+    def split_text(self, index: int, sent: bytes) -> Affixes | None:
+        """Return None: each delta has a number."""
+        return None
 
     def end(self) -> bytes:
         """Return the terminal event, which contains the usage.
@@ -186,6 +190,7 @@ class ResponsesDialect(TranslatedDialect):
     `call_names` has the members `name` and `namespace` of calls, by the name of the tool in the chat.
     """
 
+    HAS_TEXT_CHUNKS: ClassVar[bool] = False
     BUFFERED_EVENTS: ClassVar[tuple[type[TextEvent], ...]] = ev.TEXT_EVENTS
 
     def __init__(
