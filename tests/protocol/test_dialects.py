@@ -51,7 +51,6 @@ def test_pipelines_have_the_headers_of_the_dialect(name: str) -> None:
     )
     assert streaming.headers == buffered.headers == dict(dialect.HEADERS)
     assert (streaming.retains_output, buffered.retains_output) == (Text in dialect.BUFFERED_EVENTS, True)
-    assert (name != "responses") == streaming.dialect.HAS_TEXT_CHUNKS
     assert (streaming.keep_alive(), buffered.keep_alive()) == (dialect.INITIAL_KEEP_ALIVE, b"")
     first, last = LAST_WORDS[name]
     assert streaming.encode_failure(FAILED).startswith(first)

@@ -1,6 +1,7 @@
 """Fast path and slow path of a pipeline give the same bytes and the same log."""
 
 import json
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -9,9 +10,14 @@ from hypothesis import strategies as st
 from tests.recorded.traces import recorded_traces
 from tests.support.path_comparison import twin_of
 from tests.table import table
+from welldone.protocol.dialects.anthropic.writer import MessagesDialect
+from welldone.protocol.dialects.base import Dialect
+from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect
+from welldone.protocol.dialects.ollama import OllamaDialect
+from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.fast_path import TransferFraming
-from welldone.protocol.pipeline import StreamPipeline
+from welldone.protocol.pipeline import BUFFERED_LIMIT_CHARS, StreamPipeline
 from welldone.protocol.request_facts import RepairOptions, RequestFacts
 from welldone.protocol.result import PartState
 
@@ -20,8 +26,21 @@ STREAMS = {one.name: one.trace.body for one in recorded_traces() if one.trace.bo
 FACTS = RequestFacts(include_usage=True, is_usage_forced=True)
 
 
-def make_pipeline(facts: RequestFacts = FACTS, strict: frozenset[str] = frozenset()) -> StreamPipeline:
-    return StreamPipeline(Endpoint.CHAT, fallback=ENVELOPE, facts=facts, options=RepairOptions(strict=strict))
+TRANSLATED: dict[str, Callable[[], Dialect]] = {
+    "Messages": MessagesDialect,
+    "Responses": lambda: ResponsesDialect({}),
+    "Gemini": lambda: GeminiDialect(includes_thoughts=True),
+    "Gemini, array": GeminiArrayDialect,
+    "Ollama": lambda: OllamaDialect(is_chat=True, created_at="now"),
+}
+
+
+def make_pipeline(
+    facts: RequestFacts = FACTS, strict: frozenset[str] = frozenset(), client: str | None = None
+) -> StreamPipeline:
+    dialect = None if client is None else TRANSLATED[client]()
+    options = RepairOptions(strict=strict)
+    return StreamPipeline(Endpoint.CHAT, fallback=ENVELOPE, facts=facts, dialect=dialect, options=options)
 
 
 def through(pipeline: StreamPipeline, pieces: list[bytes]) -> tuple[bytes, list[tuple[str, int, int, int, str]]]:
@@ -87,6 +106,13 @@ def test_any_stream_gives_the_same_bytes_on_both_paths(
     pieces = [text_frame("", role='"role":"assistant",'), text_frame("one"), text_frame(" two"), *pieces]
     assert through(apart, pieces) == through(together, [b"".join(pieces)])
     assert apart.result.invalid_json_count == together.result.invalid_json_count
+
+
+@given(STREAM, st.sampled_from([*TRANSLATED]))
+def test_any_stream_for_another_dialect_gives_the_same_bytes_on_both_paths(pieces: list[bytes], client: str) -> None:
+    pipeline = make_pipeline(client=client)
+    assert twin_of(pipeline) is not None  # the output is compared with that of the twin
+    through(pipeline, [text_frame("one"), text_frame(" two"), text_frame(" three"), *pieces])
 
 
 def test_the_fast_path_is_used() -> None:
@@ -186,6 +212,32 @@ def test_the_fast_path_is_used_for_completions() -> None:
         pipeline.feed(completion_frame(word))
     assert pipeline.fast_path._templates is not None
     assert pipeline.fast_path._templates.frames > 0
+
+
+@table("top", ["", ',"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}'])
+@table("client", [*TRANSLATED])
+def test_text_for_a_client_with_another_dialect_takes_the_fast_path(client: str, top: str) -> None:
+    pipeline = make_pipeline(client=client)
+    pipeline.fast_path.use_framing(TransferFraming(lambda _: (b"<", b">"), lambda size: (b"%d:" % size, b"|")))
+    for word in ("one", " two", " three", " four"):
+        pipeline.feed(text_frame(word, top=top))
+    rewrite = pipeline.fast_path.rewrite
+    assert rewrite is not None
+    sent = rewrite(b"<" + text_frame(" five", top=top) + b">")
+    assert sent is not None
+    size, _, rest = sent.partition(b":")
+    assert int(size) == len(rest) - 1
+    assert b'" five"' in rest
+
+
+def test_the_limit_of_a_repeated_answer_counts_the_text_of_the_fast_path() -> None:
+    pipeline = make_pipeline(client="Responses")
+    piece = text_frame("x" * 2048)
+    for word in ("one", " two", " three", " four"):
+        pipeline.feed(text_frame(word))
+    sent = b"".join(pipeline.feed(piece) for _ in range(BUFFERED_LIMIT_CHARS // 2048 + 4))
+    assert pipeline.failure is not None
+    assert b"event: response.failed" in sent + pipeline.close()
 
 
 def test_learning_stops_if_chunks_keep_changing() -> None:

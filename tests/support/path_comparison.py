@@ -13,8 +13,8 @@ import pytest
 
 from welldone.protocol.dialects.base import DialectWriter
 from welldone.protocol.events import Event
-from welldone.protocol.fast_path import ChunkTemplates, FastPath
-from welldone.protocol.pipeline import StreamPipeline
+from welldone.protocol.fast_path import ChunkTemplates, FastPath, TransferFraming
+from welldone.protocol.pipeline import BUFFERED_LIMIT_CHARS, StreamPipeline
 from welldone.protocol.stream_template import TemplatedStream, TemplateSlot
 
 Method = Callable[..., Any]
@@ -69,7 +69,7 @@ def _with_twin(init: Method) -> Method:
         if pipeline.fast_path._is_allowed:
             twin = Twin.__new__(Twin)
             init(twin, *words, **{**options, "dialect": copy(pipeline.dialect)})
-            twin.fast_path = FastPath(twin.parts[0], is_allowed=False)
+            twin.fast_path = FastPath(twin.parts[0], is_allowed=False, room=BUFFERED_LIMIT_CHARS)
             # Neither refers to the pipeline: there must be no cycle.
             for owner in (pipeline, pipeline.fast_path):
                 setattr(owner, _TWIN, twin)
@@ -121,29 +121,21 @@ def _observed(enter: Method) -> Method:
         enter(path, data, sent, events, rules_before, writer)
         twin, templates = twin_of(path), path._templates
         if twin is not None and path.rewrite is not None and templates is not None:
-            path.rewrite = partial(_rewrite, templates, twin)
+            path.rewrite = partial(_rewrite, templates, path._framing, twin)
 
     return call
 
 
-def _rewrite(templates: ChunkTemplates, twin: Twin, data: bytes) -> bytes | None:
+def _rewrite(templates: ChunkTemplates, framing: TransferFraming, twin: Twin, data: bytes) -> bytes | None:
     sent = templates.rewrite(data)
     if sent is not None:
         twin.has_input = True
-        frame, out = _without_framing(templates, data, sent)
-        if out != (expected := twin.feed(frame)):
-            raise AssertionError(f"with the fast path {out!r}, without it {expected!r}")
+        before, after = framing.received_affixes(data) or (b"", b"")
+        expected = twin.feed(data[len(before) : len(data) - len(after)])
+        before, after = framing.sent_affixes(len(expected))
+        if sent != before + expected + after:
+            raise AssertionError(f"with the fast path {sent!r}, without it {expected!r}")
     return sent
-
-
-def _without_framing(templates: ChunkTemplates, data: bytes, sent: bytes) -> tuple[bytes, bytes]:
-    """Return a received chunk and the one sent for it without transfer framing."""
-    before, after = templates._framing.received_affixes(data) or (b"", b"")
-    received = data[len(before) : len(data) - len(after)]
-    around = len(templates._sent_prefix) + len(templates._sent_suffix)
-    text_length = len(received) - len(templates._received_prefix) - len(templates._received_suffix)
-    prefix, suffix = templates._framing.sent_affixes(around + text_length)
-    return received, sent[len(prefix) : len(sent) - len(suffix)]
 
 
 # Streams with a template.

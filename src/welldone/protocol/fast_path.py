@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from welldone.protocol import sse
 from welldone.protocol.continuation import DELIVERED_LIMIT_BYTES, FastPathText
-from welldone.protocol.dialects.base import Affixes, DialectWriter
+from welldone.protocol.dialects.base import Affixes, DialectWriter, TextEncoder
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event, FieldLocation, Text, UnknownFields, Usage
 from welldone.protocol.lenient_json import decode_text, parse_strict
@@ -74,11 +74,13 @@ same for all lengths."""
 class FastPath:
     """Rewrites the text chunks of one part, and keeps reader, repair and log of the part up to date."""
 
-    def __init__(self, part: "StreamPart", *, is_allowed: bool) -> None:
+    def __init__(self, part: "StreamPart", *, is_allowed: bool, room: int = 0) -> None:
         self.rewrite: Callable[[bytes], bytes | None] | None = None
         """Returns the bytes to send for a frame, or None if it needs the slow path. None: no chunk can be rewritten."""
         self.has_framing: bool = False
         """Frames come with transfer framing, from a caller that offers them before it calls `feed`."""
+        self.room = room
+        """Characters that may still be buffered, in a dialect that repeats its texts."""
         self._part = part
         self._framing = NO_FRAMING
         self._is_allowed = is_allowed
@@ -110,6 +112,7 @@ class FastPath:
         if done is not None and done.frames:
             self._part.record_fast_path(done.frames, done.bytes, done.last_bytes, done.rule_counts)
             if done.counts_characters:
+                self.room -= done.characters
                 self._part.record_fast_text(self._choice, done.characters)
             if done.counts is not None:
                 self._part.record_fast_usage(Usage(*done.counts, {}))
@@ -143,6 +146,7 @@ class FastPath:
             self._learn(data, sent, events, rules_before, writer)
         templates = self._templates
         if templates is not None and self._is_stateless(self._choice, writer):
+            templates.room = self.room
             self.rewrite = templates.rewrite
 
     def _learn(
@@ -193,11 +197,13 @@ class ChunkTemplates:
         """Violations by rule id of one such chunk."""
         self.counts_characters: bool = False
         """Whether `characters` is needed: completions have offsets of their text."""
+        self.room: int = 0
+        """See `FastPath.room`."""
         self._encoding_bytes = 0  # bytes of usage, and of the text beyond one for each character
         self._reported_frames = 0
         self._received_prefix, self._received_suffix = received
         self._sent_prefix, self._sent_suffix = sent
-        self._framing = framing
+        self._framing = self._chunk_framing = framing
         self._templates: dict[int, _ChunkTemplate] = {}  # by length of the received data
 
     @property
@@ -228,12 +234,24 @@ class ChunkTemplates:
         """Return the function that returns the bytes to send for a frame, or None if it needs the slow path."""
         return self._rewrite_with_usage if self.has_usage else self._rewrite
 
+    def expect_usage(self, counts: _Counts | None) -> None:
+        """Expect a usage at the end of each chunk; `counts` are those of the last one."""
+        self.counts, self.has_usage = counts, True
+        self._chunk_framing, self._framing = (
+            self._framing,
+            self._framing._replace(received_affixes=NO_FRAMING.received_affixes),
+        )
+
     def _rewrite_with_usage(self, data: bytes) -> bytes | None:
-        chunk, counts = _split_usage(data)
+        framing = self._chunk_framing.received_affixes(data)
+        if framing is None:
+            return None
+        frame = data[len(framing[0]) : len(data) - len(framing[1])]
+        chunk, counts = _split_usage(frame)
         sent = None if counts is None else self._rewrite(chunk)
         if sent is not None:
             self.counts = counts
-            rest = len(data) - len(chunk)
+            rest = len(frame) - len(chunk)
             self.bytes += rest
             self.last_bytes += rest
             self._encoding_bytes += rest
@@ -279,16 +297,37 @@ class ChunkTemplates:
         return template
 
 
+class _EncodedTemplates(ChunkTemplates):
+    """The same for a dialect whose chunks are encoded one by one, and whose texts are buffered."""
+
+    def __init__(
+        self, received: Affixes, encode: TextEncoder, rule_counts: Mapping[str, int], framing: TransferFraming
+    ) -> None:
+        received_framing = framing._replace(sent_affixes=NO_FRAMING.sent_affixes)
+        super().__init__(received, (b"", b""), rule_counts, received_framing)
+        self.counts_characters = True
+        self._encode = encode
+        self._sent_framing = framing.sent_affixes
+
+    def _rewrite(self, data: bytes) -> bytes | None:
+        text = None if self.bytes + len(data) > self.room else super()._rewrite(data)
+        if text is None:
+            return None
+        frame = self._encode(text)
+        before, after = self._sent_framing(len(frame))
+        return b"".join((before, frame, after))
+
+
 def learn_templates(
     received: bytes,
-    sent: Affixes | None,
+    sent: Affixes | TextEncoder | None,
     rule_counts: Mapping[str, int],
     framing: TransferFraming = NO_FRAMING,
     endpoint: Endpoint = Endpoint.CHAT,
     *,
     allows_usage: bool = False,
 ) -> ChunkTemplates | None:
-    """Learn from a received frame with one text, if possible; `sent` has the bytes around that text when it is sent.
+    """Learn from a received frame with one text, if possible. `sent`: see `DialectWriter.split_text`.
 
     With `allows_usage`, frames may differ in the usage at their end, which is not sent on.
     """
@@ -299,12 +338,16 @@ def learn_templates(
     rest, counts = _split_usage(after)
     if _USAGE_OBJECT.search(rest) or _USAGE_OBJECT.search(before):
         return None
-    has_usage = (
-        counts is not None and framing is NO_FRAMING and allows_usage and not any(map(_USAGE_OBJECT.search, sent))
-    )
-    templates = ChunkTemplates((before, rest if has_usage else after), sent, rule_counts, framing)
-    templates.counts, templates.has_usage = counts, has_usage
-    templates.counts_characters = endpoint is Endpoint.COMPLETIONS
+    sends_usage = not callable(sent) and any(map(_USAGE_OBJECT.search, sent))
+    has_usage = counts is not None and allows_usage and not sends_usage
+    received_affixes = before, rest if has_usage else after
+    if callable(sent):
+        templates: ChunkTemplates = _EncodedTemplates(received_affixes, sent, rule_counts, framing)
+    else:
+        templates = ChunkTemplates(received_affixes, sent, rule_counts, framing)
+        templates.counts_characters = endpoint is Endpoint.COMPLETIONS
+    if has_usage:
+        templates.expect_usage(counts)
     return templates
 
 

@@ -105,10 +105,8 @@ class Pipeline(ABC):
         ]
         self._ended_parts: frozenset[int] = index_sets.EMPTY
         self._events: list[Event] = []  # of a non-streaming reply
-        self._buffered_chars = 0
-        has_text_chunks = self.IS_STREAM and self.dialect.HAS_TEXT_CHUNKS
-        is_plain = has_text_chunks and self._merger is None and not self._facts.stop_strings
-        self.fast_path: FastPath = FastPath(self.parts[0], is_allowed=is_plain)
+        is_plain = self.IS_STREAM and self._merger is None and not self._facts.stop_strings
+        self.fast_path: FastPath = FastPath(self.parts[0], is_allowed=is_plain, room=BUFFERED_LIMIT_CHARS)
         """Rewrites text chunks. A caller with transfer framing offers chunks to it before `feed`."""
         if options is not None:
             for part in range(len(self.parts)):
@@ -298,8 +296,8 @@ class Pipeline(ABC):
         """Replace the event of these kinds that exceeds their limit by a failure, and drop those after it."""
         for position, event in enumerate(events):
             if isinstance(event, kinds):
-                self._buffered_chars += len(event.text)
-                if self._buffered_chars > BUFFERED_LIMIT_CHARS and not self._is_finished:
+                self.fast_path.room -= len(event.text)
+                if self.fast_path.room < 0 and not self._is_finished:
                     failure = bad_stream_failure(f"more than {BUFFERED_LIMIT_CHARS} characters")
                     return events[:position] + self.read_failure(failure)
         return events

@@ -51,6 +51,8 @@ def known_usage(usage: Usage | None, usage_source: UsageSource, timings: Json) -
 
 Affixes: TypeAlias = tuple[bytes, bytes]
 """Bytes before and after the text of a chunk."""
+TextEncoder: TypeAlias = Callable[[bytes], bytes]
+"""Returns the chunk with a text, which is the content of a JSON string, and records that it was sent."""
 
 
 class DialectWriter(Protocol):
@@ -62,8 +64,11 @@ class DialectWriter(Protocol):
     def accepts_text(self, index: int) -> bool:
         """Whether text of this choice is allowed now and would be a chunk without other fields."""
 
-    def split_text(self, index: int, sent: bytes) -> Affixes | None:
-        """Return the bytes around the next text of this choice, if it has the form of the last one, which is `sent`."""
+    def split_text(self, index: int, sent: bytes) -> Affixes | TextEncoder | None:
+        """Return the bytes around the next text of this choice, if it has the form of the last one, which is `sent`.
+
+        A dialect whose chunks differ in more than their text returns an encoder.
+        """
 
     def end(self) -> bytes:
         """Return the bytes that end the stream. Raises EventOrderError if a choice is unfinished."""
@@ -72,8 +77,6 @@ class DialectWriter(Protocol):
 class Dialect(ABC):
     """Format of one answer; holds the request options that affect it."""
 
-    HAS_TEXT_CHUNKS: ClassVar[bool] = True
-    """Whether text is sent in chunks that differ only in their text (see `fast_path`)."""
     BUFFERED_EVENTS: ClassVar[tuple[type[TextEvent], ...]] = ()
     """Content that a stream sends or repeats at its end, and buffers until then: its length must be bounded."""
     REPORTS_PROMPT_TOKENS_FIRST: ClassVar[bool] = False

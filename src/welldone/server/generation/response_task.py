@@ -532,7 +532,7 @@ class ResponseTask(ClientOutput):
         if self._stream is None or not self._part_count == len(self._attempts) == 1:
             return  # a queued stream has no attempt yet
         path: FastPath | TemplatedStream | None = self._templated
-        if path is None and isinstance(self.pipeline, StreamPipeline) and self.pipeline.dialect.HAS_TEXT_CHUNKS:
+        if path is None and isinstance(self.pipeline, StreamPipeline):
             path = self.pipeline.fast_path
         if path is not None:
             self._attempts[0].enable_fast_path(path, self._stream, self.times)

@@ -10,6 +10,7 @@ from welldone.protocol import sse
 from welldone.protocol.dialects.base import KEEP_ALIVE
 from welldone.protocol.dialects.chat import TEXT_MARKER, escape_line_breaks, split_at_marker
 from welldone.protocol.events import Json
+from welldone.protocol.lenient_json import decode_text
 
 _encode = msgspec.json.Encoder().encode
 _SEQUENCE_NUMBER_KEY = b'"sequence_number":'
@@ -197,15 +198,22 @@ class ResponsesEmitter:
 
     def encode_delta(self, accumulator: TextAccumulator, text: str) -> bytes:
         """Return a text delta without buffering it; the buffer must be empty."""
+        if self._is_silent:
+            accumulator.pieces.append(text)
+            self._sequence_number += 1
+            return b""
+        payload = _encode(text)[1:-1]
+        return self._encode_payload(accumulator, text, payload if payload.isascii() else escape_line_breaks(payload))
+
+    def encode_verbatim(self, accumulator: TextAccumulator, payload: bytes) -> bytes:
+        """Do the same for the content of a JSON string, which is sent unchanged."""
+        return self._encode_payload(accumulator, decode_text(payload), payload)
+
+    def _encode_payload(self, accumulator: TextAccumulator, text: str, payload: bytes) -> bytes:
         accumulator.pieces.append(text)
         number = self._sequence_number
         self._sequence_number = number + 1
-        if self._is_silent:
-            return b""
         before, middle, after = accumulator.delta_template
-        payload = _encode(text)[1:-1]
-        if not payload.isascii():
-            payload = escape_line_breaks(payload)
         return b"%b%d%b%b%b" % (before, number, middle, payload, after)
 
     def add_text(self, accumulator: TextAccumulator, text: str, others: Json | None = None) -> None:

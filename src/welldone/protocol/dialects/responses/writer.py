@@ -1,6 +1,7 @@
 """Writer of /v1/responses: events of an answer as a stream and as one reply."""
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import ClassVar, assert_never
 
@@ -8,7 +9,7 @@ import msgspec
 
 from welldone.protocol import events as ev
 from welldone.protocol.collect import CollectedChoice, CollectedReply
-from welldone.protocol.dialects.base import Affixes, TranslatedDialect, UsageSource
+from welldone.protocol.dialects.base import TextEncoder, TranslatedDialect, UsageSource
 from welldone.protocol.dialects.chat import escape_line_breaks
 from welldone.protocol.dialects.responses import emitter as em
 from welldone.protocol.dialects.responses import objects
@@ -58,9 +59,9 @@ class ResponsesWriter:
         """Whether text is allowed now and would be a delta without logprobs."""
         return self._text is not None and self._state_machine.accepts_text(index)
 
-    def split_text(self, index: int, sent: bytes) -> Affixes | None:
-        """Return None: each delta has a number."""
-        return None
+    def split_text(self, index: int, sent: bytes) -> TextEncoder | None:
+        """Return an encoder of deltas of the open part: each has a number."""
+        return None if self._text is None else partial(self._emitter.encode_verbatim, self._text)
 
     def end(self) -> bytes:
         """Return the terminal event, which contains the usage.
@@ -190,7 +191,6 @@ class ResponsesDialect(TranslatedDialect):
     `call_names` has the members `name` and `namespace` of calls, by the name of the tool in the chat.
     """
 
-    HAS_TEXT_CHUNKS: ClassVar[bool] = False
     BUFFERED_EVENTS: ClassVar[tuple[type[TextEvent], ...]] = ev.TEXT_EVENTS
 
     def __init__(
