@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ from welldone.check.settings import HELLO_PROMPT, CheckSettings
 from welldone.cli import captures
 from welldone.mock.faults import FAULT_REPLIES, error_reply
 from welldone.mock.reference.server import ReferenceServer
-from welldone.mock.script import MockChunk, MockReply, json_reply
-from welldone.mock.server import MockHttpRequest
+from welldone.mock.script import MockChunk, MockReply, MockScript, json_reply
+from welldone.mock.server import MockHttpRequest, MockServer
 from welldone.protocol import sse
 from welldone.protocol.catalog import RULES
 from welldone.rules.judge import judge
@@ -365,6 +366,40 @@ def test_an_answer_to_an_invalid_request_is_shown_before_the_silence() -> None:
         "the server answered until `n: 0` (mistakes-values), and nothing since: no reply to `stop: 7` (mistakes-values)"
     )
     assert '"n":0' in (report.causes[0].command or "")
+
+
+@table(
+    ("is_last", "shown"),
+    [
+        (_asks_for_no_choice, "`n: 0` (mistakes-values)"),
+        (lambda http_request: "(text)" in http_request.headers["user-agent"], "a valid request (text)"),
+    ],
+    ids=["invalid", "valid"],
+)
+def test_a_server_that_ends_after_a_request_is_reported_with_that_request(
+    is_last: Callable[[MockHttpRequest], bool], shown: str
+) -> None:
+    closing: list[asyncio.Task[None]] = []
+
+    def handler(http_request: MockHttpRequest) -> MockReply:
+        if not is_last(http_request):
+            return ReferenceServer().answer(http_request)
+        closing.append(asyncio.create_task(server.close()))
+        return FAULT_REPLIES["close-first"]
+
+    async def work() -> Report:
+        async with await server.listen():
+            settings = CheckSettings(url=f"http://127.0.0.1:{server.port}/v1", timeouts=TEST_TIMEOUTS, jobs=1)
+            return await check(msgspec.structs.replace(settings, only=("text", "mistakes")))
+
+    server = MockServer(MockScript(), handler, handles_all=True)
+    report = run(work())
+    start = re.escape(f"the server answered until {shown}, and nothing since: no reply to ")
+    end = r" \(.+\), and no connection for a request that took .+ s before; restart it before the next check"
+    assert re.fullmatch(f"{start}.+{end}", report.hang)
+    assert (report.passed, report.is_partial) == (False, True)
+    assert report.causes[0].sentence == "the server stops answering"
+    assert ('"n":0' in (report.causes[0].command or "")) is (is_last is _asks_for_no_choice)
 
 
 async def _check_silent_probes(handler: Handler, later: Callable[[Session], Awaitable[object]]) -> Report:

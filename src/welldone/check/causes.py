@@ -16,7 +16,7 @@ from welldone.check.session import Session
 from welldone.protocol.catalog import RULES, Detection, Severity
 
 _STREAM_FIELDS = ("stream", "stream_options")
-_FAILURE_CHANGE = "Find the reason in the server's log. A 400 is for requests that the server does not support."
+_FAILURE_CHANGE = "Find the reason in the server's log. Refuse with a 400 only what the server does not support."
 HANG_CHANGE = "Refuse this request with a 400, or answer it: no request may stop the server."
 _SEVERITIES = [severity.value for severity in Severity]
 

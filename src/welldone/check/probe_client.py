@@ -26,7 +26,7 @@ _RETRY_BUDGET_S = 300.0  # for all requests together: a whole run should take a 
 _FAILED_REQUESTS_LIMIT = 8
 """Requests without a complete reply after which no more are sent: twice the default concurrency. To wait for the
 timeout of every request would take half an hour."""
-_SILENT_REQUESTS = 2  # without a byte, after which a control request is sent
+_SILENT_REQUESTS = 2  # without a connection or a byte, after which a control request is sent
 _MUCH_SLOWER = 10
 """A server that takes this many times as long as for its first answer is not just slow."""
 _CONTROL = "control"  # its name in the server's log
@@ -84,13 +84,13 @@ class ProbeClient:
         self.hang: str = ""
         """What happened to a server that answered at first and then stopped; empty if it did not."""
         self.hang_request: ProbeRequest | None = None
-        """The invalid request that was last answered without a refusal, or else the first one without a reply."""
+        """The last request, if its connection was lost or it was wrongly not refused; else the first silent one."""
         self._control: tuple[ProbeRequest, float] | None = None
         """A plain request that was answered, and the seconds that it took."""
         self._last_answered: tuple[ProbeRequest, str] | None = None
-        self._has_refused: bool = False
+        self._is_last_suspect: bool = False
         self._silent: list[tuple[ProbeRequest, str]] = []
-        """Requests without a byte of a body since the last reply."""
+        """Requests without a connection or a byte of a body since the last reply."""
 
     async def send(
         self, request: ProbeRequest, probe: str, abort_when: AbortPredicate | None = None
@@ -144,17 +144,18 @@ class ProbeClient:
                 recording = await self._record(request, probe, abort_when)
             except HttpClientError:
                 self._failed_requests += 1
+                await self._add_silent(request, probe)
                 raise
             self._failed_requests += recording.is_abandoned
             self._has_timed_out = self._has_timed_out or recording.is_timed_out
             if recording.is_timed_out and not recording.body:
-                self._silent.append((request, probe))
-                if len(self._silent) == _SILENT_REQUESTS:
-                    await self._send_control()
+                await self._add_silent(request, probe)
             else:
                 self._silent.clear()
                 self._last_answered = request, probe
-                self._has_refused = recording.status is not None and 400 <= recording.status < 500
+                is_refused = recording.status is not None and 400 <= recording.status < 500
+                must_be_refused = request.expected is ExpectedReply.REFUSAL
+                self._is_last_suspect = recording.status is None or (must_be_refused and not is_refused)
                 if self._control is None and request.expects_answer and recording.status == 200:
                     self._control = request, recording.ended_s
             return recording
@@ -176,20 +177,26 @@ class ProbeClient:
             leave=abort_when,
         )
 
-    async def _send_control(self) -> None:
-        """Repeat a request that was answered before. If it is silent as well, the server hangs."""
+    async def _add_silent(self, silent: ProbeRequest, probe: str) -> None:
+        """After several, repeat a request that was answered before. If it is silent as well, the server hangs."""
+        self._silent.append((silent, probe))
         limit_s = self.settings.timeouts.reply_s
-        if self._control is None or self._last_answered is None or self._control[1] * _MUCH_SLOWER > limit_s:
+        if len(self._silent) != _SILENT_REQUESTS or self._control is None or self._last_answered is None:
+            return
+        if self._control[1] * _MUCH_SLOWER > limit_s:
             return  # the server may just be slow
         (request, quick_s), first, last = self._control, self._silent[0], self._last_answered
-        repeated = await self._record(request, _CONTROL)
+        try:
+            repeated = await self._record(request, _CONTROL)
+            is_silent, missing = repeated.is_timed_out and not repeated.body, f"none in {limit_s:g} s to"
+        except HttpClientError:
+            is_silent, missing = True, "no connection for"
         self._silent.clear()
-        if repeated.is_timed_out and not repeated.body and self._last_answered is last:
-            is_last = last[0].expected is ExpectedReply.REFUSAL and not self._has_refused
-            self.hang_request = last[0] if is_last else first[0]
+        if is_silent and self._last_answered is last:
+            self.hang_request = last[0] if self._is_last_suspect else first[0]
             self.hang = self.settings.secrets.redact(
                 f"the server answered until {self._describe(*last)}, and nothing since: no reply to "
-                f"{self._describe(*first)}, and none in {limit_s:g} s to a request that took {quick_s:.1f} s before; "
+                f"{self._describe(*first)}, and {missing} a request that took {quick_s:.1f} s before; "
                 "restart it before the next check"
             )
 
