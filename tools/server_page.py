@@ -188,7 +188,8 @@ three ways ([the prescriptions](check.md#the-settings-that-cure-a-server) are in
 | with the prescription | the gateway with the settings that `check --prescribe` printed for this server |
 
 The number after a verdict is the number of broken rules. An API that a server does not have is *unsupported*; the
-gateway offers it all the same, by its chat. There the prescription is the one of chat.
+gateway offers it all the same, by its chat. There the prescription is the one of chat. The machine had two busy cores:
+`live-keepalive-in-silence` is broken where a long prompt took more than 15 s, which a faster machine would not show.
 
 A rule has the verdict *pass* if it was judged and is not broken, *warn* if it is broken but no affected client is
 known to fail, and *fail* if at least one client fails. It is *unsupported* if the server refuses the feature, and

@@ -66,6 +66,14 @@ def convert_model(programs: Path, gguf: Path, template: Path) -> Path:
     return folder
 
 
+def make_tiny_model(programs: Path, model: Path) -> Path:
+    """Make a tiny model with the tokenizer of a converted one, once."""
+    folder, script = HOME / "tiny" / MODEL, Path(__file__).with_name("tiny_model.py")
+    if not (folder / "tokenizer.json").exists():  # the file that is written last
+        _run([str(programs / "python"), str(script), str(model), str(folder)], _CONVERT_S)
+    return folder
+
+
 def _run(command: Sequence[str], seconds: float, environment: Mapping[str, str] | None = None) -> str:
     full = os.environ | dict(environment or {})
     try:

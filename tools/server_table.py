@@ -37,6 +37,8 @@ class Server:
     """The command with `RepairMiddleware` in front; None: not an ASGI application. welldone is on PYTHONPATH."""
     converter: str | None = None
     """Name of the server whose environment converts the model; None: its own."""
+    is_tiny: bool = False
+    """The model is a tiny one with random weights."""
     has_gateway: bool = True
     """Whether it is checked behind a gateway."""
 
@@ -165,7 +167,11 @@ SERVERS = (
         command="{bin}mlx_lm.server --model {folder} --host 127.0.0.1 --port {port}",
         environment=QUIET,
         converter="transformers",
-        note="The model is converted as for transformers. This server has no API keys.",
+        is_tiny=True,
+        note=(
+            "mlx-lm needs a second for a token of the usual model on a CPU. So this model is a tiny one with random "
+            "weights and the same tokenizer (`tools/tiny_model.py`). This server has no API keys."
+        ),
     ),
     Server(
         name="vllm",

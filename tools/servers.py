@@ -38,6 +38,7 @@ from server_process import (  # isort: skip
     install,
     installed_version,
     log_excerpt,
+    make_tiny_model,
     running_server,
     without_local_paths,
 )
@@ -227,9 +228,9 @@ def _start(server: Server, gguf: Path, stack: ExitStack) -> tuple[str, str]:
     programs = install(server)
     work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="servers-", ignore_cleanup_errors=True)))
     if "{folder}" in server.command:
-        (work / MODEL).symlink_to(
-            convert_model(_converter(server, programs), gguf, TEMPLATE)
-        )  # the path is the model id
+        folder = convert_model(_converter(server, programs), gguf, TEMPLATE)
+        folder = make_tiny_model(programs, folder) if server.is_tiny else folder
+        (work / MODEL).symlink_to(folder)  # servers report the path as the model id
     values = {
         "bin": f"{programs}/",
         "gguf": str(gguf),
