@@ -103,8 +103,16 @@ class UpstreamAttempt:
     """One attempt at a part. A retry makes a new object: late data of the old one is dropped."""
 
     def __init__(
-        self, listener: AttemptListener, part_index: int, number: int, *, param: str, is_paused: bool = False
+        self,
+        listener: AttemptListener,
+        lease: BackendLease,
+        part_index: int,
+        number: int,
+        *,
+        param: str,
+        is_paused: bool = False,
     ) -> None:
+        self.lease = lease
         self.part_index = part_index
         self.number = number
         """From the second on, attempts use a new connection instead of a pooled one."""
@@ -122,7 +130,6 @@ class UpstreamAttempt:
         self._listener = listener
         self._param = param  # to blame for a prompt that is too long
         self._loop = asyncio.get_running_loop()
-        self._lease: BackendLease | None = None
         self._exchange: Exchange | None = None
         self._observers: Sequence[StreamObserver] = ()
         self._fast_path: _FastPathTarget | None = None
@@ -162,8 +169,7 @@ class UpstreamAttempt:
         The longest silence is `first_byte_s` while the prompt is processed, `idle_s` after the first content. A role
         alone is not content: some servers send it before they process the prompt.
         """
-        lease = self._lease
-        assert lease is not None
+        lease = self.lease
         left_s = lease.idle_s  # at most: the limit is lower after the first content
         if not self.is_paused:
             is_generating = self.stage is _GENERATING
@@ -178,14 +184,13 @@ class UpstreamAttempt:
 
     async def send(
         self,
-        lease: BackendLease,
         path: str,
         body: bytes,
         observers: Sequence[StreamObserver],
         headers: Iterable[tuple[str, str | None]],
     ) -> None:
         """Send the request. `result` is set at the end of the reply."""
-        self._lease, self._observers = lease, observers
+        lease, self._observers = self.lease, observers
         lease.watch(self)
         self._unsent_bytes = len(body)
         self.last_received_at = self._last_content_at = time.monotonic()
@@ -250,8 +255,7 @@ class UpstreamAttempt:
         """Call `finish` after `seconds`, but before the silence counts as a failure; later while the client is slow."""
         if self._exchange is not None and self._exchange.is_complete:
             return
-        if self._lease is not None:
-            seconds = min(seconds, self._lease.idle_s / 2)
+        seconds = min(seconds, self.lease.idle_s / 2)
 
         def finish() -> None:
             if self.is_paused:
@@ -344,7 +348,7 @@ class UpstreamAttempt:
             return
         for observer in self._observers:
             observer.end(None if error is None else str(error))
-        upstream = None if self._lease is None else self._lease.upstream
+        upstream = self.lease.upstream
         if self._reply_kind is _STREAM:
             if error is None and upstream is not None and upstream.settings.ends == "close":
                 error = None if self._headers.keys() & {"content-length", "transfer-encoding"} else _NO_FRAMING
@@ -385,7 +389,7 @@ class UpstreamAttempt:
         except Exception as internal_error:  # noqa: BLE001 - it ends this response, and is logged
             self._crash(internal_error)
             return
-        upstream = None if self._lease is None else self._lease.upstream
+        upstream = self.lease.upstream
         self._settle(
             None if error is None or is_complete else error_mapping.disconnect_failure(error, upstream, has_head=True)
         )
@@ -416,10 +420,9 @@ class UpstreamAttempt:
             self.fail(error_mapping.reply_too_large())
 
     def _fail_with_status(self) -> None:
-        if self.result.done() or self._lease is None:
-            return
-        body, upstream = bytes(self._buffer), self._lease.upstream
-        self.fail(error_mapping.status_failure(self._status, self._headers, body, self._param, upstream))
+        if not self.result.done():
+            body, upstream = bytes(self._buffer), self.lease.upstream
+            self.fail(error_mapping.status_failure(self._status, self._headers, body, self._param, upstream))
 
     def fail(self, failure: AttemptFailure) -> None:
         """End the attempt with a failure."""
@@ -435,17 +438,16 @@ class UpstreamAttempt:
             self.stop_tool_streams()
         self.result.set_result(failure)
         self._cancel_timer()
-        if self._lease is not None:
-            self._lease.report(failure)
-            if self._lease.trace is not None:
-                self._lease.trace.end(None if failure is None else failure.outcome)
+        self.lease.report(failure)
+        if self.lease.trace is not None:
+            self.lease.trace.end(None if failure is None else failure.outcome)
         for observer in self._observers:
             observer.end(None if failure is None else failure.error.message, is_aborted=True)
 
     def stop_tool_streams(self) -> None:
         """Ask this upstream for no more streams with tools: the arguments of a call are broken."""
-        if self._lease is not None and self._lease.upstream is not None:
-            self._lease.upstream.stop_tool_streams(self._lease.model)
+        if self.lease.upstream is not None:
+            self.lease.upstream.stop_tool_streams(self.lease.model)
 
 
 def _is_comment_only(data: bytes) -> bool:

@@ -24,6 +24,7 @@ from welldone.http.messages import HttpResponse
 from welldone.protocol.events import Json
 from welldone.server.app import RequestContext, Route, RouteHandler, check_encoding
 from welldone.server.generation.client_output import ClientOutput
+from welldone.server.generation.recovery import AttemptOutput, Recovery
 from welldone.server.generation.retry import RetryLoop
 from welldone.server.generation.targets import BackendResolver
 from welldone.server.generation.token_cost import estimate_prompt_tokens
@@ -145,13 +146,12 @@ class PassthroughRequest(ClientOutput):
         lease.report(failure)
         return failure
 
-    def retract(self, part: int) -> bool:
-        """Return whether the client has received nothing."""
-        return self._stream is None
+    def output(self, part: int, failure: AttemptFailure) -> AttemptOutput:
+        """A reply is not known well enough to continue it."""
+        return AttemptOutput(can_discard=self._stream is None)
 
-    def can_continue(self, part: int, failure: AttemptFailure) -> bool:
-        """Return False: the reply is not known well enough."""
-        return False
+    def recover(self, part: int, failure: AttemptFailure, recovery: Recovery) -> None:
+        """Do nothing: the next attempt begins with a reset."""
 
     def _charge(self, failure: AttemptFailure | None) -> None:
         """Charge the tokens of the reply, or an estimate if the upstream may have worked for an incomplete one."""
@@ -306,7 +306,7 @@ class PassthroughApi:
         try:
             await attempts.run(request)
         except ApiError as error:
-            if request.retract(0):
+            if ctx.request.stream is None:
                 raise
             ctx.log_fields["error"] = error.code
         finally:

@@ -48,6 +48,7 @@ from welldone.server.generation.pipelines import (
     upstream_dialect,
     with_reasoning_fields,
 )
+from welldone.server.generation.recovery import AttemptOutput, Continue, GiveUp, Recovery
 from welldone.server.generation.report_headers import REPORT_REQUEST_HEADER, ReportHeaders
 from welldone.server.generation.retry import RetryLoop
 from welldone.server.generation.targets import sticky_key
@@ -311,7 +312,7 @@ class ResponseTask(ClientOutput):
         """Make an attempt at a part."""
         param = _PROMPT_PARAMS[self._gen_request.endpoint]
         # Paused while the other parts are; all are resumed together.
-        attempt = UpstreamAttempt(self, part, number, param=param, is_paused=self.has_backpressure)
+        attempt = UpstreamAttempt(self, lease, part, number, param=param, is_paused=self.has_backpressure)
         self._attempts[part] = attempt
         self.times.record_attempt(lease.waited_s)
         self.continuations.models.setdefault(part, lease.model)
@@ -357,7 +358,7 @@ class ResponseTask(ClientOutput):
                 observers.append(self._capture.begin_attempt(part, lease.name, encoded[0], is_local=is_local, way=way))
             # `pop`: this frame must not keep the body in memory during the reply, n times for n parts.
             headers = dialect_headers(lease.address, forwarded, endpoint)
-            await attempt.send(lease, path, encoded.pop(), observers, headers)
+            await attempt.send(path, encoded.pop(), observers, headers)
             if not attempt.pending_body_bytes:
                 self._parts.body_budget.release(attempt)
             failure = await attempt.result
@@ -367,42 +368,43 @@ class ResponseTask(ClientOutput):
         finally:
             self._parts.body_budget.release(attempt)
 
-    def retract(self, part: int) -> bool:
-        """Discard the output of a failed attempt, if the client has received nothing of it but roles."""
-        attempt = self._attempts[part]
-        has_output = attempt.stage >= _RECEIVING
-        is_restartable = self._may_restart(part)
-        if self.state >= _COMPLETE or (has_output and not (self._is_retractable or is_restartable)):
-            return False
-        del self._attempts[part]
-        if is_restartable:
-            self._continue_pipeline(part, Continuation(way=ContinuationWay.REPLAY, failure=BROKEN_OFF))
-        elif has_output:
-            self._discard_output()
-        if attempt.is_billable:
-            body = self._request.bodies[part]
-            self.cost.add_wasted(attempt.output_estimate, body, is_same_dialect=self._is_same_dialect)
-        return True
+    def output(self, part: int, failure: AttemptFailure) -> AttemptOutput:
+        """Return what is possible with the output of a failed attempt."""
+        if self.state >= _COMPLETE:
+            return AttemptOutput(can_discard=False)
+        is_empty = self._attempts[part].stage < _RECEIVING
+        can_discard = is_empty or self._is_retractable or self._can_rewind(part)
+        is_first = is_empty and self._part_count == 1 and self.continuations.failure_of(part) is None
+        return AttemptOutput(can_discard, None if is_first else self._can_continue(part, failure))
 
-    def can_continue(self, part: int, failure: AttemptFailure) -> bool:
-        """Whether another attempt continues the output of a failed one. Then the next attempt does."""
-        if self.state >= _COMPLETE or not self._may_continue(part, failure):
-            return False
-        self.continuations.begin(part, failure)
-        self.cost.add_continued(self._attempts.pop(part).output_estimate, self._request.bodies[part])
-        return True
-
-    def _may_continue(self, part: int, failure: AttemptFailure) -> bool:
+    def _can_continue(self, part: int, failure: AttemptFailure) -> bool | None:
         if not (isinstance(self.pipeline, Pipeline) and self.continuations.is_on):
-            return False
+            return None
         delivered = self.pipeline.delivered(part)
         is_empty = delivered is None or not delivered.has_content
         if self.state is _WAITING and is_empty and self._part_count == 1:
-            return False  # nothing was sent: the rules of retries apply, which discard all parts
-        if delivered is not None and self.continuations.may_continue(self._request.bodies[part], delivered, failure):
-            return True
-        self.continuations.ways.append(NO_WAY)
-        return False
+            return None  # nothing was sent: the output of all parts can be discarded
+        return delivered is not None and self.continuations.may_continue(self._request.bodies[part], delivered, failure)
+
+    def recover(self, part: int, failure: AttemptFailure, recovery: Recovery) -> None:
+        """Discard the output of a failed attempt, or let the next one continue it."""
+        if isinstance(recovery, GiveUp):
+            self.continuations.ways += [NO_WAY] if recovery.lacks_way else []
+            if self.state < _COMPLETE and self.pipeline.part_state(part) is PartState.CUT:
+                self._release_failure(part)
+            return
+        body, attempt = self._request.bodies[part], self._attempts[part]
+        if isinstance(recovery, Continue):
+            self.continuations.begin(part, failure)
+            self.cost.add_continued(attempt.output_estimate, body)
+        else:
+            if self._can_rewind(part):
+                self._continue_pipeline(part, Continuation(way=ContinuationWay.REPLAY, failure=BROKEN_OFF))
+            elif attempt.stage >= _RECEIVING:
+                self._discard_output()
+            if attempt.is_billable:
+                self.cost.add_wasted(attempt.output_estimate, body, is_same_dialect=self._is_same_dialect)
+        del self._attempts[part]
 
     def survives_restart(self, attempt: UpstreamAttempt) -> bool:
         """Whether the answer goes on if the local engine of this attempt is replaced while it generates."""
@@ -434,7 +436,7 @@ class ResponseTask(ClientOutput):
         if self._capture is not None:
             self._capture.continue_part(part, continuation)
 
-    def _may_restart(self, part: int) -> bool:
+    def _can_rewind(self, part: int) -> bool:
         """Whether one of several choices can be requested again, since the client has nothing of it but its role."""
         return self._part_count > 1 and isinstance(self.pipeline, Pipeline) and not self.pipeline.has_sent(part)
 
@@ -595,18 +597,18 @@ class ResponseTask(ClientOutput):
     def _cut_part(self, part: int) -> None:
         """Handle an error event or an incomplete or invalid stream that another attempt may continue."""
         assert isinstance(self.pipeline, Pipeline)
-        attempt = self._attempts[part]
         failure = self.pipeline.parts[part].repairer.failure
         assert failure is not None
         attempt_failure = classify_failure(failure)
         if self.pipeline.parts[part].has_differed:
-            attempt.fail(AttemptFailure(attempt_failure.error, "differed", is_server_fault=False, has_differed=True))
-            return
-        # The worker retries or continues it, unless it is known now that it cannot.
-        has_attempts = attempt_failure.is_retryable and attempt.number < self.backend.max_attempts
-        if has_attempts and (self._may_restart(part) or self._may_continue(part, attempt_failure)):
-            attempt.fail(attempt_failure)
-            return
+            error = attempt_failure.error
+            attempt_failure = AttemptFailure(error, "differed", is_server_fault=False, has_differed=True)
+        elif self._is_retractable and not self._can_continue(part, attempt_failure):
+            self._release_failure(part)  # now: the worker could be too late to discard the output before it is sent
+        self._attempts[part].fail(attempt_failure)
+
+    def _release_failure(self, part: int) -> None:
+        assert isinstance(self.pipeline, Pipeline)
         if self._capture is not None:
             self._capture.release_failure(part)
         self._fail_part(part, self.pipeline.release_failure(part))

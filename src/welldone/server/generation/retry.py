@@ -1,8 +1,6 @@
 """The retry loop of all requests to backends: generation, passthrough endpoints, token counts and embeddings.
 
-A failed attempt is repeated while the client has received nothing of its reply: at another upstream, at the replica
-that took over, on a new connection if the pooled one was stale, or at the restarted engine. After that, another attempt
-may continue the reply (see `continuation.py`).
+`recovery.py` decides what follows a failed attempt; this loop does it.
 """
 
 import asyncio
@@ -23,6 +21,7 @@ from welldone.http.cooperative import run_cooperatively
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
 from welldone.protocol.json_budget import decode_in_steps
+from welldone.server.generation.recovery import AttemptOutput, Continue, GiveUp, Recovery, decide
 from welldone.server.observe.tracing import RequestTrace
 
 INPUT_TOKENS_PATH = "/chat/completions/input_tokens"
@@ -38,11 +37,11 @@ class RetriableRequest(Protocol):
         From the second on, attempts use a new connection instead of a pooled one.
         """
 
-    def retract(self, part: int) -> bool:
-        """Discard the output of a failed attempt. Returns False if the client has received a part of it."""
+    def output(self, part: int, failure: AttemptFailure) -> AttemptOutput:
+        """Return what is possible with the output of a failed attempt."""
 
-    def can_continue(self, part: int, failure: AttemptFailure) -> bool:
-        """Whether another attempt continues the output that the client has received."""
+    def recover(self, part: int, failure: AttemptFailure, recovery: Recovery) -> None:
+        """Discard the output of a failed attempt, or prepare its continuation."""
 
 
 class RetryLoop:
@@ -91,12 +90,17 @@ class RetryLoop:
                         if failure is None:
                             continue
                         self._failed.append(f"{lease.name}:{failure.outcome}")
-                        has_attempts = number < self._backend.max_attempts or failure.has_differed
-                        is_repeatable = failure.is_retryable and has_attempts
-                        is_retry = is_repeatable and self._may_succeed(failure, lease) and request.retract(part)
-                        if not is_retry and not (is_repeatable and request.can_continue(part, failure)):
+                        recovery = decide(
+                            failure,
+                            request.output(part, failure),
+                            has_attempts=number < self._backend.max_attempts,
+                            is_local=lease.upstream is None,
+                            has_alternative=lease.is_gone or self._backend.has_alternative({lease.name}),
+                        )
+                        request.recover(part, failure, recovery)
+                        if isinstance(recovery, GiveUp):
                             raise failure.error
-                        if is_retry and self._trace is not None:
+                        if self._trace is not None and not isinstance(recovery, Continue):
                             self._trace.record_retry(lease, number, failure.outcome)
                         self._pending.append((part, number + (not failure.has_differed)))
                         self.repeated += 1
@@ -130,13 +134,6 @@ class RetryLoop:
         finally:
             lease.trace.end(outcome)
 
-    def _may_succeed(self, failure: AttemptFailure, lease: BackendLease) -> bool:
-        """Whether the same request may succeed in another attempt."""
-        if lease.upstream is None:
-            return failure.is_disconnect
-        is_other = failure.is_stale or failure.goes_unstreamed or lease.is_gone
-        return is_other or self._backend.has_alternative({lease.name})
-
 
 class JsonRequest(msgspec.Struct, kw_only=True):
     """A request whose reply is a JSON object that is read as a whole."""
@@ -169,13 +166,12 @@ class JsonRequest(msgspec.Struct, kw_only=True):
         lease.report(failure)
         return failure
 
-    def retract(self, part: int) -> bool:
-        """Return True: the client gets only complete replies."""
-        return True
+    def output(self, part: int, failure: AttemptFailure) -> AttemptOutput:
+        """The client gets only complete replies."""
+        return AttemptOutput(can_discard=True)
 
-    def can_continue(self, part: int, failure: AttemptFailure) -> bool:
-        """Return False: there is no output to continue."""
-        return False
+    def recover(self, part: int, failure: AttemptFailure, recovery: Recovery) -> None:
+        """Do nothing: there is no output."""
 
     async def fetch(self, lease: BackendLease, number: int) -> AttemptFailure | None:
         """Like `run_attempt`, without a report to the lease."""
