@@ -11,22 +11,16 @@ The tests check the invariant: `compared_paths` gives each pipeline a twin witho
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from welldone.protocol import sse
 from welldone.protocol.continuation import DELIVERED_LIMIT_BYTES, FastPathText
 from welldone.protocol.dialects.base import Affixes, DialectWriter, TextEncoder
+from welldone.protocol.dialects.chat import split_around_text
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event, FieldLocation, Text, UnknownFields, Usage
-from welldone.protocol.lenient_json import decode_text, parse_strict
+from welldone.protocol.lenient_json import LITERAL_BYTES, decode_text, is_verbatim_text
+from welldone.protocol.part import StreamPart
 
-if TYPE_CHECKING:  # which has a reader that imports this module
-    from welldone.protocol.part import StreamPart
-
-_CONTENT = re.compile(rb'"(?:content|text)": ?"((?:[^"\\]|\\.)*)"')
-# Content of a JSON string that can be copied: complete characters, and no line separators.
-_PLAIN = re.compile(rb'(?:[^"\\\x00-\x1f\x7f-\xff]|\\["\\nt])+')
-_PLAIN_BEYOND_ASCII = re.compile('(?:[^"\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ufffd]|\\\\["\\\\nt])+')
 _USAGE_KEY = b'"usage":'
 # Right counts at the end of a chunk. Usage of zeros is a placeholder, which changes state.
 _COUNTS = re.compile(
@@ -35,18 +29,12 @@ _COUNTS = re.compile(
 )
 _USAGE_OBJECT = re.compile(rb'"usage": ?\{')
 _RECORDED_ONCE = ("delta-content-incremental", "use-not-zero")  # not for each such chunk
-LITERAL_BYTES: bytes = bytes(byte for byte in range(0x20, 0x7F) if byte not in b'"\\')
-"""Bytes that need no escape in a JSON string."""
 _CACHED_TEXT_LENGTH = 32  # bytes: tokens are shorter, and each cached length costs memory
 _WORTHWHILE_CHUNKS = 8
 """Chunks that a fast path must handle to be worth learning, which costs as much as two chunks."""
 _LEARNING_ATTEMPTS = 4
 """Chunks from which templates may be learnt. If chunks differ in more than their text, they are of no use."""
-_TEMPLATE_LIMIT_BYTES = 4096
-"""Longest chunk from which a fast path is learnt, since each text in it is tried. Real chunks have 300 bytes."""
 _PENDING_LIMIT_BYTES = 4096  # of text that is recorded later, together with other events
-_PLACEHOLDER = "\x1atext\x1a"
-_PLACEHOLDER_BYTES = b"\\u001atext\\u001a"
 
 
 _Counts: TypeAlias = tuple[int, int, int]
@@ -74,7 +62,7 @@ same for all lengths."""
 class FastPath:
     """Rewrites the text chunks of one part, and keeps reader, repair and log of the part up to date."""
 
-    def __init__(self, part: "StreamPart", *, is_allowed: bool, room: int = 0) -> None:
+    def __init__(self, part: StreamPart, *, is_allowed: bool, room: int = 0) -> None:
         self.rewrite: Callable[[bytes], bytes | None] | None = None
         """Returns the bytes to send for a frame, or None if it needs the slow path. None: no chunk can be rewritten."""
         self.has_framing: bool = False
@@ -360,28 +348,3 @@ def _split_usage(data: bytes) -> tuple[bytes, _Counts | None]:
     prompt, completion, total = found.groups()
     counts = int(prompt), int(completion), int(total)
     return (data[:end], counts) if counts[0] + counts[1] == counts[2] else (data, None)
-
-
-def split_around_text(frame: bytes, endpoint: Endpoint) -> Affixes | None:
-    """Prefix and suffix of the text of a chunk; None if the text cannot be copied."""
-    if len(frame) > _TEMPLATE_LIMIT_BYTES or not sse.is_single_frame(frame):
-        return None
-    for found in _CONTENT.finditer(frame):
-        before, after = frame[: found.start(1)], frame[found.end(1) :]
-        chunk = (before + _PLACEHOLDER_BYTES + after)[len(sse.DATA_PREFIX) : -len(sse.FRAME_END)]
-        match parse_strict(chunk) if is_verbatim_text(found[1]) else None:
-            case {"choices": [{"delta": {"content": text}}]} if text == _PLACEHOLDER and endpoint is Endpoint.CHAT:
-                return before, after
-            case {"choices": [{"text": text}]} if text == _PLACEHOLDER and endpoint is Endpoint.COMPLETIONS:
-                return before, after
-    return None
-
-
-def is_verbatim_text(text: bytes) -> bool:
-    """Whether a text with escapes or non-ASCII characters can be copied unchanged."""
-    if text.isascii():
-        return _PLAIN.fullmatch(text) is not None
-    try:
-        return _PLAIN_BEYOND_ASCII.fullmatch(text.decode()) is not None
-    except UnicodeDecodeError:
-        return False

@@ -18,15 +18,11 @@ import msgspec
 
 from welldone.protocol import sse
 from welldone.protocol.dialects.base import Affixes
+from welldone.protocol.dialects.chat import split_around_text
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Usage
-from welldone.protocol.fast_path import (
-    LITERAL_BYTES,
-    NO_FRAMING,
-    TransferFraming,
-    is_verbatim_text,
-    split_around_text,
-)
+from welldone.protocol.fast_path import NO_FRAMING, TransferFraming
+from welldone.protocol.lenient_json import LITERAL_BYTES, is_verbatim_text
 from welldone.protocol.pipeline import StreamPipeline
 from welldone.protocol.repair_log import RepairEntry
 from welldone.protocol.result import PartState, RepairResult

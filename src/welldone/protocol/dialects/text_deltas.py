@@ -6,8 +6,7 @@ right, and sent as plain text of the part that is open.
 
 import re
 
-from welldone.protocol.fast_path import LITERAL_BYTES, is_verbatim_text
-from welldone.protocol.lenient_json import decode_text, parse_strict
+from welldone.protocol.lenient_json import LITERAL_BYTES, decode_text, is_verbatim_text, parse_strict
 
 _TEXT = re.compile(rb'"(?:text|thinking|delta)": ?"((?:[^"\\]|\\.)*)"')
 _NUMBER = re.compile(rb'(?<="sequence_number":)( ?)([0-9]+)')
