@@ -15,7 +15,7 @@ from welldone.gateway.error_mapping import ERROR_LIMIT_BYTES
 from welldone.http.address import Address
 from welldone.http.client import ConnectionPool, send
 from welldone.http.messages import HttpRequest
-from welldone.server.app import RequestContext
+from welldone.server.context import RequestContext
 from welldone.server.generation.passthrough import PassthroughEndpoint, PassthroughRequest
 from welldone.server.requests.upstream_body import PassthroughBody
 

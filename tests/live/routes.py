@@ -5,7 +5,7 @@ from pathlib import Path
 
 from welldone.config.model import ModelSettings
 from welldone.config.server import Config, ServeSettings
-from welldone.server.app import Route
+from welldone.server.context import Route
 from welldone.server.inspector.assets import StaticSite
 from welldone.server.server import Server
 

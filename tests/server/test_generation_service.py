@@ -15,7 +15,7 @@ from welldone.http import client
 from welldone.http.messages import HttpRequest
 from welldone.server.access.keys import ApiKeys
 from welldone.server.access.limits import RateLimiter
-from welldone.server.app import RequestContext
+from welldone.server.context import RequestContext
 from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.service import GenerationService
 from welldone.server.observe.metrics import Metrics

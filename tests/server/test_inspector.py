@@ -23,7 +23,7 @@ from welldone.mock.script import CHUNK_TEMPLATE, MockReply
 from welldone.protocol.catalog import RULES
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.server.app import RequestContext
+from welldone.server.context import RequestContext
 from welldone.server.inspector import api, lint
 from welldone.server.inspector.api import InspectorApi
 from welldone.server.inspector.captures import CaptureStore

@@ -20,7 +20,7 @@ from welldone.gateway.errors import ApiError
 from welldone.http.messages import HttpRequest
 from welldone.mock.script import MockChunk, MockReply, MockScript, json_reply
 from welldone.protocol.events import Json
-from welldone.server.app import RequestContext
+from welldone.server.context import RequestContext
 from welldone.server.generation.passthrough import (
     PASSTHROUGH_ENDPOINTS,
     PassthroughApi,

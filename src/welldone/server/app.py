@@ -2,24 +2,27 @@
 
 import asyncio
 import logging
-import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeAlias
 from urllib.parse import parse_qsl
-
-import msgspec
 
 from welldone.gateway.errors import ApiError, ErrorFormat, internal_error, shutting_down
 from welldone.http.messages import HttpRequest, HttpResponse, RequestBodyError, RequestHeaders
 from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION_HEADER
 from welldone.protocol.dialects.gemini.objects import KEY_HEADER
-from welldone.server.access.keys import ANONYMOUS
 from welldone.server.access.origins import OriginPolicy
+from welldone.server.context import (
+    RequestContext,
+    Route,
+    error_response,
+    response_headers,
+    server_busy,
+    upgrade_required,
+)
 from welldone.server.observe import log
 from welldone.server.observe.log import RequestLogEntry
-from welldone.server.observe.tracing import TRACEPARENT, RequestTrace, forwarded_trace
+from welldone.server.observe.tracing import TRACEPARENT, forwarded_trace
 from welldone.server.parts import ServerParts
 from welldone.server.random_ids import random_hex
 
@@ -27,50 +30,6 @@ CLIENT_CLOSED_REQUEST = 499
 """Logged status of a request whose client disconnected before the response (nginx's convention)."""
 _QUIET_ENDPOINTS = ("health", "metrics", "page")  # polled every few seconds; not logged
 _ID_LIMIT = 128  # characters of a client's own request id
-_RETRY_AFTER_LIMIT_S = 3_600  # clients do not wait longer
-
-
-class RequestContext(msgspec.Struct):
-    """Per-request state: principal, ids, timing, log fields."""
-
-    request: HttpRequest
-    id: str
-    started_at: float
-    headers: dict[str, str]
-    """Additional headers of the response."""
-    principal: str = ANONYMOUS
-    endpoint: str = "other"
-    model: str = ""
-    error_format: ErrorFormat = ErrorFormat.OPENAI
-    log_fields: dict[str, Any] = {}
-    """Further fields of `RequestLogEntry`."""
-    body_bytes: int = 0
-    """Received bytes of the body."""
-    stream_status: int = 200
-    """Status of a response that the handler sends itself."""
-    trace: RequestTrace | None = None
-    """Its distributed trace, if there is one."""
-
-
-RouteHandler: TypeAlias = Callable[[RequestContext], Awaitable[HttpResponse | None]]
-
-
-class Route(msgspec.Struct, frozen=True):
-    """The handlers of a path."""
-
-    endpoint: str
-    """Label in metrics."""
-    handlers: Mapping[str, RouteHandler]
-    """By method."""
-    path: str = ""
-    """Without `/v1`; `*` is the placeholder of a name or an id."""
-    is_public: bool = False
-    """Whether it needs no key."""
-    is_rate_limited: bool = False
-    """Whether it counts against the rate limits of a key."""
-    error_format: ErrorFormat = ErrorFormat.OPENAI
-    socket: RouteHandler | None = None
-    """Answers a WebSocket handshake. Its messages are requests of their own."""
 
 
 class App:
@@ -189,12 +148,6 @@ class App:
             self._parts.page.recent.add(entry)
 
 
-def response_headers(ctx: RequestContext) -> dict[str, str]:
-    """The common headers of all responses."""
-    elapsed_ms = round((time.monotonic() - ctx.started_at) * 1000)
-    return {**ctx.headers, "openai-processing-ms": str(elapsed_ms), "X-Content-Type-Options": "nosniff"}
-
-
 def _failure_response(ctx: RequestContext, error: Exception) -> HttpResponse:
     """Log why a request failed, and return its error response."""
     if isinstance(error, ApiError):
@@ -214,41 +167,6 @@ def _failure_response(ctx: RequestContext, error: Exception) -> HttpResponse:
     log.event(logging.ERROR, "a request failed", {"request_id": ctx.id}, error=error)
     ctx.log_fields["error"] = "internal_error"
     return error_response(internal_error(ctx.id), ctx)
-
-
-def upgrade_required(allowed: str) -> ApiError:
-    """The reply to a WebSocket handshake. Codex retries after a 405, but falls back to HTTP at once after a 426.
-
-    RFC 9110 §15.5.22: a 426 names the protocol to use.
-    """
-    message = f"This path does not support WebSocket; use HTTP/1.1 with {allowed}."
-    return ApiError(426, message, code="upgrade_required", headers={"Upgrade": "HTTP/1.1", "Allow": allowed})
-
-
-def check_encoding(headers: Mapping[str, str]) -> None:
-    """Raise `ApiError` if the body of a request is compressed."""
-    if headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise ApiError(415, "Send the body without Content-Encoding.", code="unsupported_encoding")
-
-
-def server_busy() -> ApiError:
-    """The error for a request beyond the limit of concurrent ones."""
-    message = "The server is handling its maximum of concurrent requests. Try again later."
-    return ApiError(503, message, code="server_busy", retry_after_s=1.0)
-
-
-def error_response(error: ApiError, ctx: RequestContext | None = None) -> HttpResponse:
-    """An error as a response, in OpenAI's format without a context."""
-    headers = dict(error.headers)
-    if error.retry_after_s is not None:
-        headers["Retry-After"] = str(max(1, min(_RETRY_AFTER_LIMIT_S, math.ceil(error.retry_after_s))))
-    body = error.body() if ctx is None else error.body(ctx.error_format, ctx.id)
-    return HttpResponse(error.status, body, headers=headers)
-
-
-def json_response(value: object) -> HttpResponse:
-    """A value as a JSON response."""
-    return HttpResponse(200, msgspec.json.encode(value))
 
 
 def protocol_error_response(status: int, message: str) -> HttpResponse:

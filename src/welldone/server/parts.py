@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,14 +17,25 @@ from welldone.server.access.limits import RateLimiter
 from welldone.server.access.store import SharedStore
 from welldone.server.body_budget import BodyBudget
 from welldone.server.generation.mirror import TrafficMirror
+from welldone.server.inspector.assets import StaticSite
+from welldone.server.inspector.captures import CaptureStore
+from welldone.server.inspector.downloads import Downloads
+from welldone.server.inspector.recent import RecentRequests
 from welldone.server.observe.metrics import Metrics
 from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.tracing import RequestTracer
 from welldone.server.observe.workers import WorkerSync
 from welldone.server.reload import ReloadResult
 
-if TYPE_CHECKING:  # it has handlers of requests, which use this module
-    from welldone.server.inspector.api import InspectorServices
+
+class InspectorServices(NamedTuple):
+    """What only a server with a page has."""
+
+    site: StaticSite
+    recent: RecentRequests
+    captures: CaptureStore
+    downloads: Downloads | None
+    """Of a server with local models."""
 
 
 class ServerParts(msgspec.Struct, kw_only=True, eq=False):
@@ -48,7 +59,7 @@ class ServerParts(msgspec.Struct, kw_only=True, eq=False):
     """Where other front ends find resumable streams."""
     response_store: SharedStore | None = None
     """Where other front ends find stored responses."""
-    page: "InspectorServices | None" = None
+    page: InspectorServices | None = None
     reload: Callable[[], Awaitable[ReloadResult]] | None = None
     """Reads the configuration again and applies it; None if the program has no configuration to read."""
     templates: TemplateCache = msgspec.field(default_factory=TemplateCache)

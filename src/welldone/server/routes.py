@@ -31,7 +31,7 @@ from welldone.server.api.response_socket import ResponseSockets
 from welldone.server.api.response_store import ResponseStore
 from welldone.server.api.responses import ResponsesApi
 from welldone.server.api.shared_responses import SharedResponses
-from welldone.server.app import RequestContext, Route, RouteHandler, json_response
+from welldone.server.context import RequestContext, Route, RouteHandler, json_response
 from welldone.server.generation.mirror import KEPT_COMPARISONS, Comparison
 from welldone.server.generation.passthrough import PASSTHROUGH_ENDPOINTS, LocalHandler, PassthroughApi
 from welldone.server.generation.pipelines import GenerationRequest

@@ -22,7 +22,6 @@ from welldone.server.access.origins import OriginPolicy
 from welldone.server.access.store import RESPONSE_COPIES, STREAM_COPIES, SharedStore
 from welldone.server.app import App, protocol_error_response
 from welldone.server.generation.mirror import TrafficMirror
-from welldone.server.inspector.api import InspectorServices
 from welldone.server.inspector.assets import StaticSite
 from welldone.server.inspector.captures import CaptureStore
 from welldone.server.inspector.downloads import Downloads
@@ -32,7 +31,7 @@ from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.repair_summary import RepairSummary
 from welldone.server.observe.tracing import RequestTracer
 from welldone.server.observe.workers import Worker, WorkerSync
-from welldone.server.parts import ServerParts
+from welldone.server.parts import InspectorServices, ServerParts
 from welldone.server.reload import NewConfig, ReloadResult
 from welldone.server.routes import Routes
 

@@ -7,7 +7,7 @@ from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION, ANTH
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect
 from welldone.protocol.envelope import ID_PREFIX, Endpoint
 from welldone.server.api.dialect import DialectApi, server_kind
-from welldone.server.app import RequestContext, json_response
+from welldone.server.context import RequestContext, json_response
 from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.service import speaks_natively
 from welldone.server.random_ids import random_hex

@@ -15,7 +15,7 @@ from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol.deltas import REASONING_FIELDS
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
-from welldone.server.app import RequestContext
+from welldone.server.context import RequestContext
 from welldone.server.generation.pipelines import GenerationRequest, with_reasoning_fields
 from welldone.server.generation.retry import INPUT_TOKENS_PATH, JsonRequest, RetryLoop
 from welldone.server.generation.service import GenerationService

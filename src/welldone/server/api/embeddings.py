@@ -20,7 +20,7 @@ from welldone.http.messages import HttpResponse
 from welldone.protocol.events import Json
 from welldone.schemas.vectors import EmbeddingsRequest
 from welldone.server.api.dialect import count_upstream, vllm_tokenize_body
-from welldone.server.app import RequestContext, json_response
+from welldone.server.context import RequestContext, json_response
 from welldone.server.generation.retry import INPUT_TOKENS_PATH, JsonRequest, RetryLoop
 from welldone.server.generation.service import capabilities_of
 from welldone.server.generation.targets import BackendResolver

@@ -12,7 +12,7 @@ from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiD
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
 from welldone.server.api.dialect import GEMINI_COUNT, DialectApi, server_kind
-from welldone.server.app import RequestContext, json_response
+from welldone.server.context import RequestContext, json_response
 from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.service import speaks_natively
 from welldone.server.random_ids import random_hex

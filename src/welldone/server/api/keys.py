@@ -13,8 +13,8 @@ from welldone.schemas.keys import AddKeyRequest
 from welldone.server.access.key_file import KeyFileError
 from welldone.server.access.key_storage import KeyExistsError, KeyStorage, add_new_key, listed_keys, remove_key
 from welldone.server.access.keys import ANONYMOUS, SharedKey
-from welldone.server.app import RequestContext, json_response
 from welldone.server.config_file import check_model_name
+from welldone.server.context import RequestContext, json_response
 from welldone.server.parts import ServerParts
 from welldone.server.requests import fields
 

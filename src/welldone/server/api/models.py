@@ -18,7 +18,7 @@ from welldone.gateway.errors import ApiError, ErrorFormat, invalid_request
 from welldone.http.messages import HttpResponse
 from welldone.protocol.events import Json
 from welldone.schemas.vectors import LoadRequest
-from welldone.server.app import RequestContext, json_response
+from welldone.server.context import RequestContext, json_response
 from welldone.server.generation.targets import BackendResolver
 from welldone.server.parts import ServerParts
 from welldone.server.requests import fields

@@ -7,7 +7,7 @@ from welldone.protocol.dialects.ollama import OllamaDialect
 from welldone.protocol.envelope import ID_PREFIX, Endpoint
 from welldone.server.api.dialect import DialectApi
 from welldone.server.api.models import format_timestamp
-from welldone.server.app import RequestContext, json_response
+from welldone.server.context import RequestContext, json_response
 from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.random_ids import random_hex
 from welldone.server.requests.ollama import OLLAMA_PARAM_NAMES, read_ollama_chat, read_ollama_generate

@@ -33,7 +33,7 @@ from welldone.server.api.response_owners import UpstreamIdOwners, state_referenc
 from welldone.server.api.response_socket import SocketRequest
 from welldone.server.api.response_store import ResponseStore, StoredResponse
 from welldone.server.api.shared_responses import SharedResponses
-from welldone.server.app import RequestContext, json_response
+from welldone.server.context import RequestContext, json_response
 from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.service import speaks_natively
 from welldone.server.observe import log

@@ -22,7 +22,7 @@ from welldone.http.connect import HttpClientError
 from welldone.http.cooperative import run_cooperatively
 from welldone.http.messages import HttpResponse
 from welldone.protocol.events import Json
-from welldone.server.app import RequestContext, Route, RouteHandler, check_encoding
+from welldone.server.context import RequestContext, Route, RouteHandler, check_encoding
 from welldone.server.generation.client_output import ClientOutput
 from welldone.server.generation.recovery import AttemptOutput, Recovery
 from welldone.server.generation.retry import RetryLoop

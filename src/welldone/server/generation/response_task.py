@@ -33,7 +33,7 @@ from welldone.protocol.replay import AnyPipeline
 from welldone.protocol.request_facts import DEFAULT_OPTIONS, RepairOptions
 from welldone.protocol.result import PartState, RepairResult
 from welldone.protocol.stream_template import RECORDED_LIMIT_BYTES, TemplatedStream, TemplateSlot
-from welldone.server.app import RequestContext, response_headers
+from welldone.server.context import RequestContext, response_headers
 from welldone.server.generation.attempt import AttemptStage, UpstreamAttempt, classify_failure
 from welldone.server.generation.client_output import ClientOutput
 from welldone.server.generation.continuation import NO_WAY, Continuations

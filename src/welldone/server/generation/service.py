@@ -17,7 +17,7 @@ from welldone.protocol.continuation import ContinuationWay
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json, Usage
-from welldone.server.app import RequestContext, check_encoding
+from welldone.server.context import RequestContext, check_encoding
 from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.response_task import ResponseState, ResponseTask
 from welldone.server.inspector.captures import CAPTURE_HEADER, StreamCapture

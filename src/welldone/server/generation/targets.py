@@ -14,7 +14,7 @@ from welldone.gateway.errors import ApiError
 from welldone.gateway.queue import RequestQueue
 from welldone.gateway.upstream import Upstream
 from welldone.protocol.events import Json
-from welldone.server.app import RequestContext
+from welldone.server.context import RequestContext
 from welldone.server.parts import ServerParts
 from welldone.server.requests import fields
 

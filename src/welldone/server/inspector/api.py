@@ -5,7 +5,6 @@ import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 from urllib.parse import parse_qs
 
 import msgspec
@@ -14,13 +13,12 @@ from welldone.gateway.errors import ApiError, invalid_request
 from welldone.http.messages import HttpResponse
 from welldone.protocol.catalog import RULES
 from welldone.rules.rule_pages import read_page
-from welldone.server.app import RequestContext, Route, RouteHandler, json_response
+from welldone.server.context import RequestContext, Route, RouteHandler, json_response
 from welldone.server.inspector import lint
 from welldone.server.inspector.assets import ASSETS_PATH, StaticSite
 from welldone.server.inspector.captures import CaptureStore
 from welldone.server.inspector.downloads import Downloads
 from welldone.server.inspector.lint import LintJob, lint_in_child, run_lint_job
-from welldone.server.inspector.recent import RecentRequests
 from welldone.server.inspector.state import StateApi
 from welldone.server.observe.workers import WorkerQuery, WorkerSync
 
@@ -122,16 +120,6 @@ def _read_first_step(query: str) -> int:
     if not (start.isascii() and start.isdigit() and len(start) <= _STEP_DIGITS):
         raise invalid_request("'from' must be the number of a step.", param="from")
     return int(start)
-
-
-class InspectorServices(NamedTuple):
-    """What only a server with a page has."""
-
-    site: StaticSite
-    recent: RecentRequests
-    captures: CaptureStore
-    downloads: Downloads | None
-    """Of a server with local models."""
 
 
 def download_routes(downloads: Downloads) -> dict[str, Route]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from welldone.gateway.errors import ApiError
 from welldone.http.messages import HttpResponse
-from welldone.server.app import RequestContext
+from welldone.server.context import RequestContext
 
 ASSETS_PATH = "/page/assets/"
 """Path of all files except the document."""

@@ -19,7 +19,7 @@ from welldone.engines.models.install import PullError, PullErrorKind, parse_hub_
 from welldone.engines.models.store import model_name_of
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.http.messages import HttpResponse
-from welldone.server.app import RequestContext, json_response
+from welldone.server.context import RequestContext, json_response
 from welldone.server.inspector.children import start_child
 from welldone.server.observe import log
 from welldone.server.requests import fields

@@ -24,7 +24,7 @@ from welldone.http.messages import HttpResponse
 from welldone.protocol.catalog import RULES
 from welldone.server.access.limits import RateLimitStatus, UsageTotals
 from welldone.server.api import models
-from welldone.server.app import RequestContext, json_response
+from welldone.server.context import RequestContext, json_response
 from welldone.server.inspector.downloads import DownloadView
 from welldone.server.inspector.recent import RECENT_LIMIT, RecentRequest, RecentRequests
 from welldone.server.observe.counters import UpstreamCounts, WindowCounts, quantile

@@ -18,7 +18,7 @@ from welldone.protocol import sse
 from welldone.rules.trace import guess_endpoint
 from welldone.schemas.errors import shorten_value
 from welldone.server.access.store import StoreUnavailableError
-from welldone.server.app import RequestContext, json_response, response_headers
+from welldone.server.context import RequestContext, json_response, response_headers
 from welldone.server.observe import log
 from welldone.server.parts import ServerParts
 from welldone.server.random_ids import random_hex
