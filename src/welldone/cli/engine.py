@@ -17,6 +17,8 @@ examples:
   welldone engine remove b11549-cpu
 """
 
+from functools import partial
+
 from welldone.cli.option_types import integer_between
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
@@ -34,9 +36,10 @@ def run(arguments: list[str]) -> ExitCode:
     if len(backends) > 1 or (options.action != "build" and (backends or options.jobs)):
         raise UsageError("--cuda, --vulkan, --cpu and --jobs belong to welldone engine build; give one backend at most")
     # The packages of the server are an extra; --help and usage errors work without them.
-    from welldone.cli import engine_actions
+    from welldone.cli import engine_actions, serve
 
-    return engine_actions.run(options, backends[0] if backends else "cpu")
+    read_config = partial(serve.read_server_config, options.config)
+    return engine_actions.run(options, backends[0] if backends else "cpu", read_config)
 
 
 def _parser() -> CommandParser:

@@ -12,7 +12,6 @@ import msgspec
 
 from welldone.cli import ui
 from welldone.cli.pull import PULL_EXIT_CODES, download_progress
-from welldone.cli.serve import read_server_config
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.builtin_model import find_builtin
 from welldone.config.server import Config
@@ -48,7 +47,7 @@ class EngineRow(msgspec.Struct, kw_only=True):
     problem: str | None = None
 
 
-def run(options: Namespace, backend: str) -> ExitCode:
+def run(options: Namespace, backend: str, read_config: Callable[[], Config]) -> ExitCode:
     """Run the action that the options name."""
     try:
         match options.action:
@@ -62,7 +61,7 @@ def run(options: Namespace, backend: str) -> ExitCode:
                 ui.print_line(str(engines_folder(os.environ)))
                 return ExitCode.OK
             case _:
-                return _list(options)
+                return _list(read_config(), is_json=options.json)
     except PullError as error:
         ui.print_note(str(error))
         return PULL_EXIT_CODES[error.kind]
@@ -168,11 +167,10 @@ def _find(folder: Path, name: str) -> EngineBuild:
     return found[name]
 
 
-def _list(options: Namespace) -> ExitCode:
-    config = read_server_config(options.config)
+def _list(config: Config, *, is_json: bool) -> ExitCode:
     rows = list(_rows(config))
     usable = cpu_features.usable_features(cpu_features.cpu_flags())
-    if options.json:
+    if is_json:
         output = {"version": 1, "cpu": cpu_features.cpu_model(), "cpu_features": usable, "engines": rows}
         ui.print_line(msgspec.json.encode(output).decode())
         return ExitCode.OK
