@@ -29,13 +29,13 @@ from welldone.check.reply import SPECIAL_TOKENS
 from welldone.check.session import Session
 from welldone.mock.faults import FAULT_REPLIES
 from welldone.mock.reference.choices import MockChoice, truncate_at_stop
-from welldone.mock.reference.schemas import MockGenerationRequest
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
 from welldone.protocol.dialects.base import DialectWriter, TranslatedDialect
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event, Usage
+from welldone.schemas.chat import GenerationBody
 
 GROUPS = ("text", "usage", "choices", "limits", "stops", "logprobs", "same")
 NAMES = [name for name in PROBES_BY_NAME if name.partition("-")[0] in GROUPS]
@@ -94,7 +94,7 @@ class GivingOne(ReferenceServer):
     def render(
         self,
         endpoint: Endpoint,
-        request: MockGenerationRequest,
+        request: GenerationBody,
         choices: list[MockChoice],
         prompt_tokens: int,
         dialect: TranslatedDialect | None = None,

@@ -225,10 +225,10 @@ IMAGE: Json = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
     [
         ({"input": []}, "input"),
         ({"input": 7}, "input"),
-        ({"input": [{"content": "Hi"}]}, "input[0].role"),
+        ({"input": [{"content": "Hi"}]}, "input[0].type"),
         ({"input": [{"role": "user"}]}, "input[0].content"),
-        ({"input": [ITEM, {"role": "user", "content": [IMAGE]}]}, "input[1].content"),
-        ({"input": [{"type": "function_call", "name": "f"}]}, "input[0]"),
+        ({"input": [ITEM, {"role": "user", "content": [IMAGE]}]}, "input[1].content[0]"),
+        ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].call_id"),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
         ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output"),
         ({"input": [{"type": "computer_call"}]}, "input[0].type"),

@@ -1,22 +1,12 @@
-"""Capabilities of an engine, read from its `/props` and `/v1/models` endpoints and the GGUF metadata."""
+"""Capabilities of an engine, from its replies to `/props` and `/v1/models` and the GGUF metadata."""
 
 from typing import Any, Literal
 
 import msgspec
 
 from welldone.config.model import ModelSettings
-from welldone.engines.errors import EngineError
 from welldone.engines.models.gguf import GgufMetadata
-from welldone.http.address import Address
-from welldone.http.client import fetch
-from welldone.http.connect import HttpClientError
-from welldone.protocol.lenient_json import as_object, as_positive_int, parse_strict
-
-CAPABILITIES_TIMEOUT_S = 10.0
-"""The engine has just reported ready; on a busy machine a reply may still take seconds."""
-
-CAPABILITIES_LIMIT_BYTES = 4 * 2**20
-"""`/props` contains the chat template, which may be long."""
+from welldone.protocol.lenient_json import as_object, as_positive_int
 
 
 class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,30 +34,6 @@ class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Not with speculative decoding: llama.cpp reports a probability of 1 for each drafted token."""
     engine_model_name: str = ""
     """The engine's own name of the model, which requests to a command must use."""
-
-
-async def read_capabilities(
-    address: Address, settings: ModelSettings, metadata: GgufMetadata | None
-) -> ModelCapabilities:
-    """Query the engine. Raises `EngineError` if the bundled engine does not answer; a command need not."""
-    props = await _get_json(address, "/props", metadata is not None)
-    model_list = await _get_json(address, "/v1/models", metadata is not None)
-    return parse_capabilities(props, model_list, settings, metadata)
-
-
-async def _get_json(address: Address, path: str, is_required: bool) -> dict[str, Any]:
-    try:
-        reply = await fetch(
-            address, "GET", path, timeout_s=CAPABILITIES_TIMEOUT_S, limit_bytes=CAPABILITIES_LIMIT_BYTES
-        )
-        found = parse_strict(reply.body) if reply.status == 200 else None
-    except HttpClientError:
-        found = None
-    if isinstance(found, dict):
-        return found
-    if is_required:
-        raise EngineError("ended as soon as it was ready")
-    return {}
 
 
 def parse_capabilities(

@@ -8,16 +8,21 @@ import signal
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from welldone.config.model import ModelSettings
+from welldone.engines.capabilities import ModelCapabilities, parse_capabilities
 from welldone.engines.contention import waiting_times
 from welldone.engines.engine_config import EngineReady, EngineStartFailure
 from welldone.engines.errors import EngineError
+from welldone.engines.models.gguf import GgufMetadata
 from welldone.engines.plan import LaunchPlan
 from welldone.http.address import Address, is_local_failure
 from welldone.http.client import BufferedResponse, fetch
 from welldone.http.connect import HttpClientError
+from welldone.protocol.lenient_json import parse_strict
 
 HEALTH_PATHS = ("/health", "/v1/models")
 """llama-server, vLLM and SGLang have the first; every OpenAI-compatible server has the second."""
@@ -34,6 +39,12 @@ PROGRESS_TIMEOUT_S = 86_400.0
 
 PROBE_REPLY_LIMIT_BYTES = 2**20
 """A list of models has a few KiB."""
+
+CAPABILITIES_TIMEOUT_S = 10.0
+"""The engine has just reported ready; on a busy machine a reply may still take seconds."""
+
+CAPABILITIES_LIMIT_BYTES = 4 * 2**20
+"""`/props` contains the chat template, which may be long."""
 
 
 async def wait_until_healthy(address: Address) -> None:
@@ -110,6 +121,30 @@ _LOG_PREFIX = re.compile(r"(\([^)]{1,64}\) )?(DEBUG|INFO|WARNING|ERROR) [\d-]+ [
 _ERROR_LINE = re.compile(r"(\w+\.)*\w*(Error|Exception): \S")
 _ERRORS_SHOWN = 2  # in addition to the last lines: the first error is the cause, later ones repeat it
 _LAST_LINES_SHOWN = 5
+
+
+async def read_capabilities(
+    address: Address, settings: ModelSettings, metadata: GgufMetadata | None
+) -> ModelCapabilities:
+    """Query the engine. Raises `EngineError` if the bundled engine does not answer; a command need not."""
+    props = await _get_json(address, "/props", metadata is not None)
+    model_list = await _get_json(address, "/v1/models", metadata is not None)
+    return parse_capabilities(props, model_list, settings, metadata)
+
+
+async def _get_json(address: Address, path: str, is_required: bool) -> dict[str, Any]:
+    try:
+        reply = await fetch(
+            address, "GET", path, timeout_s=CAPABILITIES_TIMEOUT_S, limit_bytes=CAPABILITIES_LIMIT_BYTES
+        )
+        found = parse_strict(reply.body) if reply.status == 200 else None
+    except HttpClientError:
+        found = None
+    if isinstance(found, dict):
+        return found
+    if is_required:
+        raise EngineError("ended as soon as it was ready")
+    return {}
 
 
 def strip_log_prefix(line: str) -> str:

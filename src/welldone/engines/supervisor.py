@@ -20,13 +20,20 @@ from functools import partial
 from pathlib import Path
 
 from welldone.config.model import ModelSettings
-from welldone.engines.capabilities import ModelCapabilities, read_capabilities
+from welldone.engines.capabilities import ModelCapabilities
 from welldone.engines.contention import CALM_NOTE, CONTENTION_NOTE, wait_until_calm, wait_until_contended
 from welldone.engines.cores import Waiting
 from welldone.engines.errors import EngineError
 from welldone.engines.models.gguf import GgufMetadata
 from welldone.engines.plan import LaunchPlan, fallback_warning, fits_socket_path, make_plan, read_model_metadata
-from welldone.engines.process import EngineProcess, OutputTail, describe_exit, has_progress, reports_unhealthy
+from welldone.engines.process import (
+    EngineProcess,
+    OutputTail,
+    describe_exit,
+    has_progress,
+    read_capabilities,
+    reports_unhealthy,
+)
 from welldone.engines.speculation import speculation_warning
 from welldone.engines.stall import StallWatch
 from welldone.engines.standby import StandbyEngine

@@ -10,24 +10,28 @@ from itertools import count, zip_longest
 
 import msgspec
 
-from welldone.mock.reference import choices, schemas
+from welldone.gateway.errors import invalid_request
+from welldone.mock.reference import choices
 from welldone.mock.reference.choices import MockChoice, count_tokens, tokenize, truncate_at_stop, truncate_to_limit
+from welldone.mock.reference.schemas import (
+    MockChatRequest,
+    MockCompletionRequest,
+    includes_usage,
+    message_text,
+    stop_strings,
+)
 from welldone.mock.reference.tool_calls import SchemaSampler, tool_calls_for
-from welldone.mock.script import JSON_HEADERS, MockChunk, MockReply, json_reply
+from welldone.mock.script import JSON_HEADERS, MockChunk, MockReply
 from welldone.protocol import events as ev
 from welldone.protocol import sse
 from welldone.protocol.collect import collect
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
 from welldone.protocol.dialects.base import KEEP_ALIVE, DialectWriter, TranslatedDialect
 from welldone.protocol.dialects.chat import ChunkDialect
-from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect, GeminiWriter
-from welldone.protocol.dialects.responses.objects import responses_usage_object
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.gemini.writer import GeminiDialect, GeminiWriter
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
-from welldone.protocol.events import Event, Json, Usage
+from welldone.protocol.events import Event, Usage
 from welldone.protocol.request_facts import RequestFacts
-from welldone.schemas.anthropic import AnthropicRequest
-from welldone.schemas.chat import JsonObjectFormat, JsonSchemaFormat
+from welldone.schemas.chat import GenerationBody, JsonObjectFormat, JsonSchemaFormat
 
 _KEEP_ALIVE_S = 10.0
 """Interval of keep-alive comments. Load balancers close connections that are idle for 60 s, some after 15 s."""
@@ -47,11 +51,11 @@ class MockResponder:
         self.text = text
         self.gap_s = gap_s
         self.context = context
-        self._reply_numbers = count(1)
+        self.reply_numbers: count[int] = count(1)
 
     def chat(
         self,
-        request: schemas.MockChatRequest,
+        request: MockChatRequest,
         endpoint: Endpoint = Endpoint.CHAT,
         dialect: TranslatedDialect | None = None,
     ) -> MockReply:
@@ -60,7 +64,7 @@ class MockResponder:
         choice = self.apply_limits(self.choose_answer(request), request, prompt_tokens)
         return self.render(endpoint, request, [choice] * (request.n or 1), prompt_tokens, dialect)
 
-    def completions(self, request: schemas.MockCompletionRequest) -> MockReply:
+    def completions(self, request: MockCompletionRequest) -> MockReply:
         """Answer a request to /v1/completions. Choice `index` belongs to prompt `index // n`."""
         choices = []
         total = 0
@@ -71,75 +75,46 @@ class MockResponder:
             choices += [self.apply_limits(answer, request, prompt_tokens)] * (request.n or 1)
         return self.render(Endpoint.COMPLETIONS, request, choices, total)
 
-    def responses(self, request: schemas.MockResponsesRequest) -> MockReply:
-        """Answer a request to /v1/responses."""
-        is_summary = request.reasoning is not None and request.reasoning.summary is not None
-        dialect = ResponsesDialect(request.echoed_fields, is_summary=is_summary, clock=time.time)
-        return self.chat(request.as_chat, Endpoint.RESPONSES, dialect)
-
-    def compact(self, request: schemas.MockResponsesRequest) -> MockReply:
-        """Answer a request to /v1/responses/compact."""
-        usage = self.usage(Endpoint.RESPONSES, [], self.count_chat(request.as_chat))
-        number = next(self._reply_numbers)
-        item = {"id": f"cmp_ideal{number}", "type": "compaction", "encrypted_content": "ideal"}
-        head = {
-            "id": f"{ID_PREFIX[Endpoint.RESPONSES]}ideal{number}",
-            "object": "response.compaction",
-            "created_at": int(time.time()),
-        }
-        return json_reply({**head, "output": [item], "usage": responses_usage_object(usage)})
-
-    def messages(self, request: AnthropicRequest) -> MockReply:
-        """Answer a request to /v1/messages."""
-        chat_request = schemas.anthropic_to_chat(request)
-        dialect = MessagesDialect(stop_sequences=tuple(chat_request.stop_strings))
-        return self.chat(chat_request, Endpoint.MESSAGES, dialect)
-
-    def gemini(self, body: Json, model: str, *, is_stream: bool, is_array: bool) -> MockReply:
-        """Answer a request to generateContent or streamGenerateContent."""
-        chat_request, shows_thoughts = schemas.gemini_to_chat(body, model, is_stream=is_stream)
-        make_dialect = GeminiArrayDialect if is_array else GeminiDialect
-        return self.chat(chat_request, dialect=make_dialect(includes_thoughts=shows_thoughts))
-
-    def count_chat(self, request: schemas.MockChatRequest) -> int:
-        """Count the tokens of a chat. Raises `MockApiError` if they leave no room for an answer."""
-        return self.count_prompt([schemas.message_text(message) for message in request.messages], len(request.messages))
+    def count_chat(self, request: MockChatRequest) -> int:
+        """Count the tokens of a chat. Raises `ApiError` if they leave no room for an answer."""
+        return self.count_prompt([message_text(message) for message in request.messages], len(request.messages))
 
     def count_prompt(self, texts: list[str], messages: int) -> int:
-        """Count the tokens of a prompt. Raises `MockApiError` if they leave no room for an answer."""
+        """Count the tokens of a prompt. Raises `ApiError` if they leave no room for an answer."""
         tokens = count_tokens(texts, self.context) + messages * _TEMPLATE_TOKENS_PER_MESSAGE
         if tokens >= self.context:
             message = f"This model's maximum context length is {self.context} tokens. Please shorten the prompt."
-            raise schemas.invalid_request(message, "messages" if messages else "prompt", "context_length_exceeded")
+            param = "messages" if messages else "prompt"
+            raise invalid_request(message, param=param, code="context_length_exceeded")
         return tokens
 
     def apply_limits(
         self,
         choice: MockChoice,
-        request: schemas.MockChatRequest | schemas.MockCompletionRequest,
+        request: MockChatRequest | MockCompletionRequest,
         prompt_tokens: int,
     ) -> MockChoice:
         """Apply the context length, the token limit and the stop strings."""
         available = self.context - prompt_tokens
         limit = available if request.token_limit is None else min(request.token_limit, available)
-        return self.apply_stop_strings(truncate_to_limit(choice, limit), request.stop_strings)
+        return self.apply_stop_strings(truncate_to_limit(choice, limit), stop_strings(request))
 
     def apply_stop_strings(self, choice: MockChoice, stops: list[str]) -> MockChoice:
         """Apply the stop strings."""
         return truncate_at_stop(choice, stops)
 
-    def choose_answer(self, request: schemas.MockChatRequest) -> MockChoice:
+    def choose_answer(self, request: MockChatRequest) -> MockChoice:
         """Choose the answer to a chat: tool calls or text."""
         reasoning = self.reasoning_tokens(request)
         if calls := tool_calls_for(request):
             return MockChoice(reasoning=reasoning, tool_calls=calls, finish_reason="tool_calls")
         return MockChoice(reasoning=reasoning, text=tokenize(self._answer_text(request)))
 
-    def reasoning_tokens(self, request: schemas.MockChatRequest) -> tuple[str, ...]:
+    def reasoning_tokens(self, request: MockChatRequest) -> tuple[str, ...]:
         """Return the reasoning that precedes the answer of a reasoning model."""
         return tokenize(choices.REASONING_TEXT) if (request.model or "").endswith(_THINKING_SUFFIX) else ()
 
-    def _answer_text(self, request: schemas.MockChatRequest) -> str:
+    def _answer_text(self, request: MockChatRequest) -> str:
         """Return the text of an answer: JSON for a `response_format`, tool results, or a canned text."""
         response_format = request.response_format
         if isinstance(response_format, JsonObjectFormat | JsonSchemaFormat):
@@ -156,17 +131,17 @@ class MockResponder:
     def render(
         self,
         endpoint: Endpoint,
-        request: schemas.MockGenerationRequest,
+        request: GenerationBody,
         choices: list[MockChoice],
         prompt_tokens: int,
         dialect: TranslatedDialect | None = None,
     ) -> MockReply:
         """Return the reply with some choices, in the dialect; without one as chunks or an object of chat."""
-        id = f"{ID_PREFIX[endpoint]}ideal{next(self._reply_numbers)}"
+        id = f"{ID_PREFIX[endpoint]}ideal{next(self.reply_numbers)}"
         envelope = Envelope(id, int(time.time()), request.model or "", "fp_ideal")
         events = [_choice_events(request, index, choice, id) for index, choice in enumerate(choices)]
         usage = self.usage(endpoint, choices, prompt_tokens)
-        has_usage = dialect is not None or request.includes_usage
+        has_usage = dialect is not None or includes_usage(request)
         writes = dialect or ChunkDialect(RequestFacts(include_usage=has_usage), endpoint)
         if request.stream:
             reply = self.stream(writes.make_writer(envelope, lambda: usage), events, usage if has_usage else None)
@@ -195,15 +170,13 @@ class MockResponder:
         return MockReply(tuple(_stream_chunks(rows, writer, self.gap_s)), headers=dict(sse.HEADERS))
 
 
-def _choice_events(
-    request: schemas.MockGenerationRequest, index: int, choice: MockChoice, reply_id: str
-) -> list[Event]:
+def _choice_events(request: GenerationBody, index: int, choice: MockChoice, reply_id: str) -> list[Event]:
     events: list[Event] = [ev.ChoiceStart(index), *(ev.Reasoning(index, token) for token in choice.reasoning)]
     offset = 0
     for token_index, token in enumerate(choice.echo + choice.text):
-        if isinstance(request, schemas.MockChatRequest) and request.logprobs:
+        if isinstance(request, MockChatRequest) and request.logprobs:
             events.append(ev.Logprobs(index, choices.chat_logprobs(token, request.top_logprobs or 0)))
-        elif isinstance(request, schemas.MockCompletionRequest) and request.logprobs is not None:
+        elif isinstance(request, MockCompletionRequest) and request.logprobs is not None:
             is_first = token_index == 0 and bool(choice.echo)
             logprobs = choices.completion_logprobs(token, offset, request.logprobs, is_first=is_first)
             events.append(ev.Logprobs(index, logprobs))

@@ -5,22 +5,34 @@ Every reply is correct. Subclasses and `welldone.mock.violations` override singl
 
 import hmac
 import re
-from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 from urllib.parse import parse_qs, unquote
 
 import msgspec
 
+from welldone.gateway.errors import ApiError, ErrorFormat, invalid_request
 from welldone.mock.reference import schemas
 from welldone.mock.reference.responder import MockResponder
+from welldone.mock.reference.schemas import MockChatRequest
 from welldone.mock.script import MockChunk, MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
 from welldone.mock.socket import accept_socket, is_handshake
+from welldone.protocol.dialects.anthropic.writer import MessagesDialect
 from welldone.protocol.dialects.gemini.objects import KEY_HEADER
+from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect
+from welldone.protocol.dialects.responses.objects import responses_usage_object
+from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import ID_PREFIX, Endpoint
 from welldone.protocol.events import Json
-from welldone.schemas.anthropic import AnthropicRequest, AnthropicTokensRequest
-from welldone.schemas.gemini import camel_case_names
+from welldone.protocol.json_budget import run_to_completion
+from welldone.server.requests.anthropic import anthropic_to_chat
+from welldone.server.requests.compaction import encode_summary
+from welldone.server.requests.fields import read_body
+from welldone.server.requests.gemini import counted_request, gemini_to_chat, read_gemini_body
+from welldone.server.requests.response_items import read_input_items
+from welldone.server.requests.responses import responses_to_chat
 
 DEFAULT_TEXT = "Hello! How can I help you today?"
 RUNNING_GAUGE = "llamacpp:requests_processing"
@@ -34,7 +46,12 @@ GEMINI_PATH = re.compile(r"/v1(?:beta)?/models/(.+):(generateContent|streamGener
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 
 MockHandler: TypeAlias = Callable[[MockHttpRequest], MockReply]
-RequestBodyType = TypeVar("RequestBodyType", bound=schemas.MockRequestBody | AnthropicTokensRequest)
+
+
+def render_error(error: ApiError, error_format: ErrorFormat = ErrorFormat.OPENAI) -> MockReply:
+    """Return the reply for an error."""
+    reply = json_reply(msgspec.Raw(error.body(error_format, "req_ideal")), error.status)
+    return msgspec.structs.replace(reply, headers=reply.headers | error.headers)
 
 
 class ReferenceServer(MockResponder):
@@ -58,9 +75,10 @@ class ReferenceServer(MockResponder):
         """Answer any request."""
         try:
             reply = self._route(http_request)
-        except schemas.MockApiError as error:
-            is_google = _is_google_path(http_request)
-            reply = schemas.render_error(error, is_anthropic=_is_anthropic_path(http_request), is_google=is_google)
+        except ApiError as error:
+            is_google, is_anthropic = _is_google_path(http_request), _is_anthropic_path(http_request)
+            other = ErrorFormat.ANTHROPIC if is_anthropic else ErrorFormat.OPENAI
+            reply = render_error(error, ErrorFormat.GEMINI if is_google else other)
         reply = msgspec.structs.replace(reply, headers=reply.headers | CORS_HEADERS)
         if http_request.method != "HEAD":
             return reply
@@ -68,7 +86,7 @@ class ReferenceServer(MockResponder):
         return msgspec.structs.replace(reply, pieces=(), headers=headers, framing="length")
 
     def _route(self, http_request: MockHttpRequest) -> MockReply:
-        """Answer a request by its path and method. Raises `MockApiError`."""
+        """Answer a request by its path and method. Raises `ApiError`."""
         if http_request.method == "OPTIONS":
             return self._preflight(http_request)
         path = unquote(http_request.path.partition("?")[0])
@@ -80,7 +98,7 @@ class ReferenceServer(MockResponder):
         if http_request.method != method and (http_request.method, method) != ("HEAD", "GET"):
             allowed = f"{method}, HEAD, OPTIONS" if method == "GET" else f"{method}, OPTIONS"
             message = f"The method {http_request.method[:20]} is not allowed here; use {method}."
-            raise schemas.MockApiError(405, message, headers={"Allow": allowed})
+            raise ApiError(405, message, headers={"Allow": allowed})
         reply = handler(http_request)
         if method == "POST":
             self.running_count()  # removes requests that have ended
@@ -88,13 +106,13 @@ class ReferenceServer(MockResponder):
         return reply
 
     def _find_route(self, path: str) -> tuple[str, MockHandler]:
-        """Return the method and the handler of a path. Raises `MockApiError` for an unknown path."""
+        """Return the method and the handler of a path. Raises `ApiError` for an unknown path."""
         posts: dict[str, MockHandler] = {
-            "/v1/chat/completions": lambda request: self.chat(self.parse(request, schemas.MockChatRequest)),
-            "/v1/completions": lambda request: self.completions(self.parse(request, schemas.MockCompletionRequest)),
-            "/v1/responses": lambda request: self.responses(self.parse(request, schemas.MockResponsesRequest)),
-            "/v1/responses/compact": lambda request: self.compact(self.parse(request, schemas.MockResponsesRequest)),
-            "/v1/messages": lambda request: self.messages(self.parse(request, AnthropicRequest)),
+            "/v1/chat/completions": lambda request: self.chat(self._read_chat(self._json_body(request))),
+            "/v1/completions": self._complete,
+            "/v1/responses": lambda request: self._respond(self._json_body(request)),
+            "/v1/responses/compact": self._compact,
+            "/v1/messages": self._answer_messages,
             "/v1/messages/count_tokens": self._count_tokens,
         }
         gets: dict[str, MockHandler] = {
@@ -112,10 +130,10 @@ class ReferenceServer(MockResponder):
             return "GET", lambda _: json_reply(self._model_object(self.resolve_model(name)))
         if path in gets:
             return "GET", gets[path]
-        raise schemas.MockApiError(404, f"Unknown path {path[:100]!r}.", code="unknown_url")
+        raise ApiError(404, f"Unknown path {path[:100]!r}.", code="unknown_url")
 
     def _check_key(self, http_request: MockHttpRequest) -> None:
-        """Raise `MockApiError` unless the request has the key."""
+        """Raise `ApiError` unless the request has the key."""
         if self._key is None:
             return
         authorization = http_request.headers.get("authorization", "")
@@ -125,7 +143,7 @@ class ReferenceServer(MockResponder):
         if not hmac.compare_digest(authorization.encode("latin-1", "replace"), f"Bearer {self._key}".encode()):
             message = "Incorrect API key provided." if authorization else "You didn't provide an API key."
             headers = {"WWW-Authenticate": "Bearer"}
-            raise schemas.MockApiError(401, message, code="invalid_api_key", headers=headers)
+            raise ApiError(401, message, code="invalid_api_key", headers=headers)
 
     def _preflight(self, http_request: MockHttpRequest) -> MockReply:
         """Answer a CORS preflight request: all requested headers are allowed."""
@@ -138,50 +156,86 @@ class ReferenceServer(MockResponder):
         }
         return MockReply((), 204, {name: value for name, value in headers.items() if value}, framing="length")
 
-    def _answer_gemini(self, http_request: MockHttpRequest, model: str, method: str) -> MockReply:
-        try:
-            body = camel_case_names(self._json_body(http_request))
-        except ValueError as error:
-            raise schemas.invalid_request(f"Invalid '{error}': the field is given twice.", str(error)) from None
-        model = self.resolve_model(model)
-        if method == "countTokens":
-            return json_reply({"totalTokens": self.count_chat(schemas.gemini_tokens(body, model))})
-        is_stream = method == "streamGenerateContent"
-        is_array = is_stream and parse_qs(http_request.path.partition("?")[2]).get("alt") != ["sse"]
-        return self.gemini(body, model, is_stream=is_stream, is_array=is_array)
-
-    def _json_body(self, http_request: MockHttpRequest) -> Json:
-        error = "We could not parse the JSON body of your request"
-        if not http_request.is_utf8:
-            raise schemas.invalid_request(f"{error}: it is not UTF-8.")
-        return _decode_object(http_request.body, f"{error}.")
-
-    def parse(self, http_request: MockHttpRequest, body_type: type[RequestBodyType]) -> RequestBodyType:
-        """Parse and validate the body of a request. Raises `MockApiError`."""
-        request = schemas.convert(self._json_body(http_request), body_type)
-        if isinstance(request, schemas.MockRequestBody):
-            request.check()
+    def _read_chat(self, body: Json, param_names: Mapping[str, str] | None = None) -> MockChatRequest:
+        request = schemas.read_chat(body, param_names)
         request.model = self.resolve_model(request.model)
         return request
+
+    def _complete(self, http_request: MockHttpRequest) -> MockReply:
+        request = schemas.read_completion(self._json_body(http_request))
+        request.model = self.resolve_model(request.model)
+        return self.completions(request)
+
+    def _translate_responses(self, body: Json) -> tuple[MockChatRequest, ResponsesDialect]:
+        previous = body.get("previous_response_id")
+        if previous is not None:
+            message = f"Previous response with id '{str(previous)[:100]}' not found."
+            raise invalid_request(message, param="previous_response_id", code="previous_response_not_found")
+        items = run_to_completion(read_input_items(body, lambda _: None, 0))
+        found = responses_to_chat(body, [], items, unknown_tools="reject", allows_custom_tools=True)
+        dialect = ResponsesDialect(found.echo, is_summary=found.wants_summary, clock=time.time)
+        return self._read_chat(found.chat, found.param_names), dialect
+
+    def _respond(self, body: Json) -> MockReply:
+        request, dialect = self._translate_responses(body)
+        return self.chat(request, Endpoint.RESPONSES, dialect)
+
+    def _compact(self, http_request: MockHttpRequest) -> MockReply:
+        request, _ = self._translate_responses(self._json_body(http_request))
+        usage = self.usage(Endpoint.RESPONSES, [], self.count_chat(request))
+        number = next(self.reply_numbers)
+        content = encode_summary("The user said something.")
+        item = {"id": f"cmp_ideal{number}", "type": "compaction", "encrypted_content": content}
+        head = {
+            "id": f"{ID_PREFIX[Endpoint.RESPONSES]}ideal{number}",
+            "object": "response.compaction",
+            "created_at": int(time.time()),
+        }
+        return json_reply({**head, "output": [item], "usage": responses_usage_object(usage)})
+
+    def _translate_messages(self, http_request: MockHttpRequest, *, is_count_only: bool = False) -> MockChatRequest:
+        body = self._json_body(http_request)
+        found = anthropic_to_chat(body, "llamacpp", ignores_unknown_tools=True, is_count_only=is_count_only)
+        return self._read_chat(found.chat, found.param_names)
+
+    def _answer_messages(self, http_request: MockHttpRequest) -> MockReply:
+        request = self._translate_messages(http_request)
+        dialect = MessagesDialect(stop_sequences=tuple(schemas.stop_strings(request)))
+        return self.chat(request, Endpoint.MESSAGES, dialect)
+
+    def _count_tokens(self, http_request: MockHttpRequest) -> MockReply:
+        request = self._translate_messages(http_request, is_count_only=True)
+        return json_reply({"input_tokens": self.count_chat(request)})
+
+    def _answer_gemini(self, http_request: MockHttpRequest, model: str, method: str) -> MockReply:
+        body = read_gemini_body(self._json_body(http_request))
+        is_count, is_stream = method == "countTokens", method == "streamGenerateContent"
+        if is_count:
+            body = counted_request(body)
+        found = gemini_to_chat(body, "llamacpp", model=model, ignores_unknown_tools=True)
+        request = self._read_chat(found.chat | {"stream": is_stream}, found.param_names)
+        if is_count:
+            return json_reply({"totalTokens": self.count_chat(request)})
+        is_array = is_stream and parse_qs(http_request.path.partition("?")[2]).get("alt") != ["sse"]
+        dialect = (GeminiArrayDialect if is_array else GeminiDialect)(includes_thoughts=found.shows_thoughts)
+        return self.chat(request, dialect=dialect)
+
+    def _json_body(self, http_request: MockHttpRequest) -> Json:
+        if not http_request.is_utf8:
+            raise invalid_request("We could not parse the JSON body of your request: it is not UTF-8.")
+        return read_body(http_request.body.encode(), None)
 
     def _socket(self, http_request: MockHttpRequest) -> MockReply:
         """Answer the handshake of a WebSocket, or one of its messages: the events of the reply are sent as messages."""
         if http_request.method == "GET":
             return accept_socket(http_request.headers)
-        event = _decode_object(http_request.body, "The message is not a JSON object.")
+        event = self._json_body(http_request)
         if event.pop("type", None) != "response.create":
-            raise schemas.invalid_request("Invalid 'type': it must be 'response.create'.", "type", "invalid_value")
+            raise invalid_request("Invalid 'type': it must be 'response.create'.", param="type", code="invalid_value")
         previous = event.get("previous_response_id")
         if isinstance(previous, str) and previous.startswith(f"{ID_PREFIX[Endpoint.RESPONSES]}ideal"):
             del event["previous_response_id"]  # a response of this server: its text does not depend on it
-        body = msgspec.json.encode({"stream": True} | event).decode()
-        return self.responses(
-            self.parse(msgspec.structs.replace(http_request, body=body), schemas.MockResponsesRequest)
-        )
-
-    def _count_tokens(self, http_request: MockHttpRequest) -> MockReply:
-        request = schemas.anthropic_to_chat(self.parse(http_request, AnthropicTokensRequest))
-        return json_reply({"input_tokens": self.count_chat(request)})
+        return self._respond({"stream": True} | event)
 
     def metrics(self, http_request: MockHttpRequest) -> MockReply:
         """Answer /metrics with the gauge of requests in progress."""
@@ -199,11 +253,11 @@ class ReferenceServer(MockResponder):
         return {"id": name, "object": "model", "created": 0, "owned_by": "welldone", "max_model_len": self.context}
 
     def resolve_model(self, name: str | None) -> str:
-        """Return the model name, by default the first one. Raises `MockApiError` for an unknown model."""
+        """Return the model name, by default the first one. Raises `ApiError` for an unknown model."""
         if name is None:
             return self.models[0]
         if name not in self.models:
-            raise schemas.MockApiError(404, f"The model '{name[:100]}' does not exist.", "model", "model_not_found")
+            raise ApiError(404, f"The model '{name[:100]}' does not exist.", param="model", code="model_not_found")
         return name
 
 
@@ -214,10 +268,3 @@ def _is_anthropic_path(http_request: MockHttpRequest) -> bool:
 def _is_google_path(http_request: MockHttpRequest) -> bool:
     path = http_request.path.partition("?")[0]
     return path.startswith("/v1beta/") or GEMINI_PATH.fullmatch(unquote(path)) is not None
-
-
-def _decode_object(body: str, message: str) -> Json:
-    try:
-        return msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
-        raise schemas.invalid_request(message) from None

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from itertools import cycle, product
 from typing import Any, TypeGuard
 
-from welldone.mock.reference import schemas
+from welldone.gateway.errors import ApiError, invalid_request
 from welldone.mock.reference.choices import MockToolCall, tokenize
+from welldone.mock.reference.schemas import MockChatRequest, MockCustomTool, MockToolChoice
 from welldone.protocol.events import Json
-from welldone.schemas.messages import ToolMessage
+from welldone.protocol.lenient_json import as_object
+from welldone.schemas.messages import Function, ToolMessage
 
 _NODES_LIMIT = 10_000
 """Values in one sample. Schemas of real tools need a few dozen; recursive references would never end."""
@@ -49,7 +51,7 @@ class SchemaSampler:
         self._nodes_left = _NODES_LIMIT
 
     def sample(self) -> Any:  # noqa: ANN401 - any JSON
-        """Return a value. Raises `MockApiError` if the schema is invalid or its value would be too large."""
+        """Return a value. Raises `ApiError` if the schema is invalid or its value would be too large."""
         return self._value(self._root, 0)
 
     def _value(self, schema: object, depth: int) -> Any:  # noqa: ANN401 - any JSON
@@ -149,8 +151,8 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**53
 
 
-def _invalid_schema(reason: str) -> Exception:
-    return schemas.invalid_request(f"Invalid schema: {reason}.", code="invalid_schema")
+def _invalid_schema(reason: str) -> ApiError:
+    return invalid_request(f"Invalid schema: {reason}.", code="invalid_schema")
 
 
 _TOOL_CALLS_LIMIT = 8  # per answer; tests use two
@@ -168,11 +170,11 @@ _STOP_WORDS = frozenset(
 )
 
 
-def tool_calls_for(request: schemas.MockChatRequest) -> tuple[MockToolCall, ...]:
+def tool_calls_for(request: MockChatRequest) -> tuple[MockToolCall, ...]:
     """Return the tool calls that answer a request; none if it is answered with text."""
     functions = _selected_functions(request)
     names = list(dict.fromkeys(_PROPER_NAME.findall(request.prompt)))
-    is_single = isinstance(request.tool_choice, schemas.MockToolChoice) or request.parallel_tool_calls is False
+    is_single = isinstance(request.tool_choice, MockToolChoice) or request.parallel_tool_calls is False
     if not is_single and "both" in request.prompt.lower() and len(functions) * max(1, len(names)) == 1:
         names = [*names, "something", "something"][:2]
     strings: list[tuple[str, ...]] = [(name,) for name in names] or [()]
@@ -180,19 +182,19 @@ def tool_calls_for(request: schemas.MockChatRequest) -> tuple[MockToolCall, ...]
     return tuple(_tool_call(function, request.prompt, words) for function, words in calls)
 
 
-def _tool_call(function: schemas.MockFunction, prompt: str, words: tuple[str, ...]) -> MockToolCall:
+def _tool_call(function: Function, prompt: str, words: tuple[str, ...]) -> MockToolCall:
     """Return a call with JSON as its arguments, or text for a custom tool."""
-    if isinstance(function, schemas.MockCustomTool):
+    if isinstance(function, MockCustomTool):
         return MockToolCall(function.name, tokenize(" ".join(words) or prompt), is_custom=True)
-    schema = {"type": "object"} | (function.parameters or {})
+    schema = {"type": "object"} | as_object(function.parameters)
     arguments = json.dumps(SchemaSampler(schema, prompt, words).sample(), ensure_ascii=False)
     return MockToolCall(function.name, tokenize(arguments))
 
 
-def _selected_functions(request: schemas.MockChatRequest) -> list[schemas.MockFunction]:
+def _selected_functions(request: MockChatRequest) -> list[Function]:
     if request.tool_choice == "none":
         return []
-    if isinstance(request.tool_choice, schemas.MockToolChoice):
+    if isinstance(request.tool_choice, MockToolChoice):
         name = request.tool_choice.name
         return [function for function in request.callable_functions if function.name == name][:1]
     mentioned = [function for function in request.callable_functions if _is_mentioned(function, request.prompt)]
@@ -201,7 +203,7 @@ def _selected_functions(request: schemas.MockChatRequest) -> list[schemas.MockFu
     return [] if isinstance(request.messages[-1], ToolMessage) else mentioned
 
 
-def _is_mentioned(function: schemas.MockFunction, prompt: str) -> bool:
+def _is_mentioned(function: Function, prompt: str) -> bool:
     """Return whether the prompt contains the tool's name, a word of it, or the main word of its description."""
     if function.name in prompt:
         return True

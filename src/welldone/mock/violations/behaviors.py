@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from welldone.mock.reference import schemas
-from welldone.mock.reference.server import RUNNING_GAUGE, ReferenceServer
+from welldone.gateway.errors import ApiError, ErrorFormat, invalid_request
+from welldone.mock.reference.schemas import MockChatRequest, MockCompletionRequest
+from welldone.mock.reference.server import RUNNING_GAUGE, ReferenceServer, render_error
 from welldone.mock.script import MockChunk, MockReply
 from welldone.mock.server import MockHttpRequest
 from welldone.mock.socket import is_handshake
@@ -17,14 +18,16 @@ from welldone.mock.violations.edits import EVENT_STREAM, MockExchange, choice_te
 from welldone.protocol.events import Json
 from welldone.rules.view.choices import as_list, as_object
 from welldone.schemas.anthropic import AnthropicRequest
+from welldone.schemas.fields import describe_fields
+from welldone.schemas.responses import ResponseRequest
 
 MockBehavior: TypeAlias = Callable[[MockExchange], MockReply]
 
 _REQUEST_TYPES = (
-    *(schemas.MockChatRequest, schemas.MockCompletionRequest, schemas.MockResponsesRequest),
+    *(MockChatRequest, MockCompletionRequest, ResponseRequest),
     AnthropicRequest,
 )
-_KNOWN_FIELDS = frozenset(field.encode_name for kind in _REQUEST_TYPES for field in msgspec.structs.fields(kind))
+_KNOWN_FIELDS = frozenset(field.name for kind in _REQUEST_TYPES for field in describe_fields(kind))
 _SPECIAL_TOKEN = "<|im_end|>"
 _BUFFERING_S = 0.5
 """Delay of a buffered stream: long enough to be measured."""
@@ -43,8 +46,8 @@ _TRACKED_LIMIT = 100  # concurrent requests; a check has four
 
 
 def _rejects_field(param: str, is_rejected: Callable[[Json], object]) -> MockBehavior:
-    error = schemas.invalid_request(f"Invalid '{param}'.", param, "invalid_value")
-    return lambda exchange: schemas.render_error(error) if is_rejected(exchange.fields) else exchange.reply
+    error = invalid_request(f"Invalid '{param}'.", param=param, code="invalid_value")
+    return lambda exchange: render_error(error) if is_rejected(exchange.fields) else exchange.reply
 
 
 def _changes_request(change: Callable[[MockExchange], Json]) -> MockBehavior:
@@ -162,7 +165,7 @@ def _closes_socket(exchange: MockExchange) -> MockReply:
 def _bad_json_as_500(exchange: MockExchange) -> MockReply:
     is_invalid = exchange.reply.status == 400 and exchange.json is None
     if is_invalid and exchange.is_gemini:
-        return schemas.render_error(schemas.MockApiError(500, "Invalid JSON."), is_google=True)
+        return render_error(ApiError(500, "Invalid JSON."), ErrorFormat.GEMINI)
     return msgspec.structs.replace(exchange.reply, status=500) if is_invalid else exchange.reply
 
 

@@ -77,11 +77,11 @@ class MockExchange:
         prompt = f"Repeat exactly: {text}"
         messages = [{"role": "user", "content": prompt}]
         contents = [{"role": "user", "parts": [{"text": prompt}]}]
-        limits = dict.fromkeys(("max_tokens", "max_output_tokens"), _MAX_TOKENS)
+        limit = "max_output_tokens" if "input" in self.fields else "max_tokens"
         removed = dict.fromkeys(_OUTPUT_FIELDS, ...)
-        # The fields of all dialects: each dialect ignores those of the others.
         prompts = {"messages": messages, "prompt": prompt, "input": prompt, "contents": contents}
-        return self.variant(**removed, **limits, **prompts).reply
+        given = {name: value for name, value in prompts.items() if name in self.fields}
+        return self.variant(**removed, **{limit: _MAX_TOKENS}, **given).reply
 
     def buffered(self, **fields: Any) -> Json:  # noqa: ANN401 - JSON
         """The object of the correct reply without a stream."""
