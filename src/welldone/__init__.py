@@ -11,7 +11,7 @@ TYPE_CHECKING = False  # as in typing, whose import takes 10 ms; type checkers t
 
 if TYPE_CHECKING:
     from welldone import asgi, wsgi
-    from welldone.library.answer_stream import FinishReason, SendFunction, UsageCounts
+    from welldone.library.answer_stream import FinishReason, LogprobEntries, SendFunction, UsageCounts
     from welldone.library.arguments import EndpointName, RequestBody
     from welldone.library.linting import InvalidStreamError, assert_valid, lint
     from welldone.library.reading import AsyncEventStream, EventParser, EventStream, acollect, aparse, collect, parse
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         STREAM_HEADERS,
         ChatStream,
         CompletionsStream,
-        LogprobEntries,
         MessagesStream,
         ResponsesStream,
     )
@@ -103,7 +102,7 @@ __all__ = [
 ]
 
 _NAMES = {
-    "library.answer_stream": ("FinishReason", "SendFunction", "UsageCounts"),
+    "library.answer_stream": ("FinishReason", "LogprobEntries", "SendFunction", "UsageCounts"),
     "library.arguments": ("EndpointName", "RequestBody"),
     "library.linting": ("InvalidStreamError", "assert_valid", "lint"),
     "library.reading": ("AsyncEventStream", "EventParser", "EventStream", "acollect", "aparse", "collect", "parse"),
@@ -112,7 +111,6 @@ _NAMES = {
         "STREAM_HEADERS",
         "ChatStream",
         "CompletionsStream",
-        "LogprobEntries",
         "MessagesStream",
         "ResponsesStream",
     ),

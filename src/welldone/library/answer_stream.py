@@ -1,6 +1,17 @@
 """Common part of the writers for server authors: choices, tool calls, the order of calls, and the end of a stream."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass, field
 from itertools import count
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self, TypeAlias
@@ -23,7 +34,7 @@ from welldone.protocol.dialects.chat import openai_error_object
 from welldone.protocol.dialects.responses.objects import parse_responses_usage
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
 from welldone.protocol.events import Event, EventOrderError, Failure, Json, Usage
-from welldone.protocol.fields import read_usage
+from welldone.protocol.fields import read_chat_logprobs, read_completions_logprobs, read_usage
 from welldone.protocol.finish_reasons import FINISH_REASONS, finish_reason_for
 from welldone.protocol.lenient_json import clean_unicode
 from welldone.protocol.repair_log import RepairLog
@@ -35,20 +46,22 @@ UsageCounts: TypeAlias = Usage | Mapping[str, Any]
 """Token counts: `{"prompt_tokens": 3, "completion_tokens": 5}`, or with the names of Responses or Messages."""
 SendFunction: TypeAlias = Callable[[bytes], Awaitable[object] | object]
 """Sends bytes to the client, such as `response.write` of aiohttp."""
+LogprobEntries: TypeAlias = Sequence[Mapping[str, Any]] | Mapping[str, Any]
+"""Entries such as `{"token": "Hi", "logprob": -0.1}`, or the `logprobs` object of a choice."""
 
 _REASONS = "stop, length, tool_calls or content_filter"
 
 
+@dataclass(slots=True)
 class _ChoiceState:
     """What was written of a choice."""
 
-    __slots__ = ("call_ids", "has_arguments", "is_custom", "text_length")
-
-    def __init__(self) -> None:
-        self.call_ids: list[str] = []
-        self.has_arguments = False  # whether the last call has arguments
-        self.is_custom = False  # whether the last call is one of a custom tool
-        self.text_length = 0
+    call_ids: list[str] = field(default_factory=list)
+    has_arguments: bool = False
+    """Whether the last call has arguments."""
+    is_custom: bool = False
+    """Whether the last call is one of a custom tool."""
+    text_length: int = 0
 
 
 class AnswerStream:
@@ -60,13 +73,20 @@ class AnswerStream:
 
     def __init__(
         self,
-        envelope: Envelope,
         dialect: Dialect,
         facts: RequestFacts,
         send: SendFunction | None,
+        model: str,
+        id: str | None,
+        created: int | None,
+        *,
+        fingerprint: str | None = None,
         start_usage: Usage | None = None,
     ) -> None:
-        self._envelope = envelope
+        if not isinstance(model, str) or not model:
+            raise TypeError(f"model must be the name of the model; got {model!r}")
+        created = current_time() if created is None else created
+        self._envelope = Envelope(id or ID_PREFIX[self._ENDPOINT] + new_id_stem(), created, model, fingerprint)
         self._dialect = dialect
         self._choice_count = facts.choice_count or 1
         self._needs_usage = facts.include_usage is True
@@ -80,17 +100,7 @@ class AnswerStream:
         self._has_started = False
         self._open: set[int] = set()  # choices that are not finished, after the start
         self._new_call_id = map(f"{self._CALL_ID_PREFIX}{new_id_stem()}{{}}".format, count(1)).__next__
-        self._writer = dialect.make_writer(envelope, lambda: start_usage)  # no reference to self: a cycle
-
-    @classmethod
-    def _make_envelope(
-        cls, model: str, id: str | None, created: int | None, fingerprint: str | None = None
-    ) -> Envelope:
-        """Return the envelope of a new answer."""
-        if not isinstance(model, str) or not model:
-            raise TypeError(f"model must be the name of the model; got {model!r}")
-        created = current_time() if created is None else created
-        return Envelope(id or ID_PREFIX[cls._ENDPOINT] + new_id_stem(), created, model, fingerprint)
+        self._writer = dialect.make_writer(self._envelope, lambda: start_usage)  # no reference to self: a cycle
 
     @property
     def id(self) -> str:
@@ -101,6 +111,19 @@ class AnswerStream:
     def is_ended(self) -> bool:
         """Whether the stream has ended: its last choice is finished, or it failed."""
         return self._is_ended
+
+    def text(self, text: str, index: int = 0) -> bytes:
+        """Return a piece of the answer's text. Empty text gives no bytes."""
+        return self._write_text(ev.Text(index, text), "text")
+
+    def finish(
+        self, reason: FinishReason | str | None = None, *, usage: UsageCounts | None = None, index: int = 0
+    ) -> bytes:
+        """Return the end of a choice and, if it is the last one, of the stream.
+
+        The default reason is `tool_calls` after tool calls, else `stop`.
+        """
+        return self._finish(reason, usage, index)
 
     def fail(
         self, message: str, *, type: str = "server_error", code: str | None = None, param: str | None = None
@@ -162,8 +185,7 @@ class AnswerStream:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for last in self._last_bytes(error):
-            result = self._require_send("with")(last)
+        for result in self._send_end(self._require_send("with"), error):
             if isinstance(result, Coroutine):
                 result.close()
             if isinstance(result, Awaitable):
@@ -176,8 +198,7 @@ class AnswerStream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for last in self._last_bytes(error):
-            result = self._require_send("async with")(last)
+        for result in self._send_end(self._require_send("async with"), error):
             if isinstance(result, Awaitable):
                 await result
 
@@ -187,19 +208,16 @@ class AnswerStream:
             raise TypeError(f"{statement} needs send=, which gets the end of the stream: {name}(model, send=write)")
         return self._send
 
-    def _last_bytes(self, error: BaseException | None) -> Generator[bytes, None, None]:
-        """Yield the end of the stream at the end of a `with` block. After a cancellation the client is gone."""
+    def _send_end(self, send: SendFunction, error: BaseException | None) -> Generator[object, None, None]:
+        """Send the end of the stream at the end of a `with` block. After a cancellation the client is gone."""
         if self._is_ended or not (error is None or isinstance(error, Exception)):
             return
-        if error is not None:
-            yield self.fail(INTERRUPTED)
-            return
         try:
-            last = self._finish_all()
+            last = self._finish_all() if error is None else self.fail(INTERRUPTED)
         except ValueError:  # no usage
-            yield self.fail(INTERRUPTED)
+            yield send(self.fail(INTERRUPTED))
             raise
-        yield last
+        yield send(last)
 
     # For the subclasses.
 
@@ -218,6 +236,16 @@ class AnswerStream:
             return b""
         self._check(event.index, method)
         return self._start() + self._write(type(event)(event.index, clean_unicode(text)))
+
+    def _write_logprobs(self, logprobs: LogprobEntries, index: int) -> bytes:
+        value = dict(logprobs) if isinstance(logprobs, Mapping) else {"content": list(logprobs)}
+        self._check(index, "text")
+        started = self._start()
+        if self._ENDPOINT is Endpoint.CHAT:
+            complete = read_chat_logprobs(value, RepairLog())
+        else:
+            complete = read_completions_logprobs(value, self._choices[index].text_length, RepairLog())
+        return started if complete is None else started + self._write(ev.Logprobs(index, complete))
 
     def _write(self, event: Event) -> bytes:
         self._events.append(event)
@@ -242,27 +270,6 @@ class AnswerStream:
         self._has_started = True
         self._open.update(range(self._choice_count))
         return b"".join([self._write(ev.ChoiceStart(index)) for index in range(self._choice_count)])
-
-    def _start_call(
-        self, name: str, arguments: str | Mapping[str, Any], id: str | None, index: int, *, custom: bool
-    ) -> bytes:
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"name must be the name of the tool; got {name!r}")
-        if isinstance(arguments, Mapping):
-            arguments = msgspec.json.encode(arguments).decode()
-        elif not isinstance(arguments, str):
-            raise TypeError(f"arguments must be JSON text or a dict; got {arguments!r}")
-        self._check(index, "tool_call")
-        call_id = id or self._new_call_id()
-        choice = self._choices[index]
-        if call_id in choice.call_ids:
-            raise ValueError(f"choice {index} already has a tool call with the id {call_id!r}; each needs its own")
-        started = self._start() + self._complete_arguments(index)
-        number = len(choice.call_ids)
-        choice.call_ids.append(call_id)
-        choice.has_arguments, choice.is_custom = False, custom
-        started += self._write(ev.ToolCall(index, number, call_id, clean_unicode(name), is_custom=custom))
-        return started + self._add_arguments(arguments, index)
 
     def _add_arguments(self, text: str, index: int) -> bytes:
         if not isinstance(text, str):
@@ -320,6 +327,53 @@ class AnswerStream:
             )
         # Engines report `stop` for a call that the server found in the text.
         return "tool_calls" if word == "stop" and has_calls and not self._has_named_tool else word
+
+
+class TalkStream(AnswerStream):
+    """An answer that may have reasoning, refusals and tool calls."""
+
+    def reasoning(self, text: str, index: int = 0) -> bytes:
+        """Return a piece of the reasoning. Clients expect it before the text."""
+        return self._write_text(ev.Reasoning(index, text), "reasoning")
+
+    def refusal(self, text: str, index: int = 0) -> bytes:
+        """Return a piece of a refusal."""
+        return self._write_text(ev.Refusal(index, text), "refusal")
+
+    def tool_call(
+        self,
+        name: str,
+        arguments: str | Mapping[str, Any] = "",
+        *,
+        id: str | None = None,
+        index: int = 0,
+        custom: bool = False,
+    ) -> bytes:
+        """Return a tool call: a whole one, or its start, to which `tool_arguments` adds.
+
+        A call without arguments gets `{}`. With `custom` it calls a custom tool, whose input is free text.
+        """
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"name must be the name of the tool; got {name!r}")
+        if isinstance(arguments, Mapping):
+            arguments = msgspec.json.encode(arguments).decode()
+        elif not isinstance(arguments, str):
+            raise TypeError(f"arguments must be JSON text or a dict; got {arguments!r}")
+        self._check(index, "tool_call")
+        call_id = id or self._new_call_id()
+        choice = self._choices[index]
+        if call_id in choice.call_ids:
+            raise ValueError(f"choice {index} already has a tool call with the id {call_id!r}; each needs its own")
+        started = self._start() + self._complete_arguments(index)
+        number = len(choice.call_ids)
+        choice.call_ids.append(call_id)
+        choice.has_arguments, choice.is_custom = False, custom
+        started += self._write(ev.ToolCall(index, number, call_id, clean_unicode(name), is_custom=custom))
+        return started + self._add_arguments(arguments, index)
+
+    def tool_arguments(self, text: str, index: int = 0) -> bytes:
+        """Return a piece of the arguments (JSON text) of the last tool call."""
+        return self._add_arguments(text, index)
 
 
 def _complete_chunk(data: bytes) -> bytes:

@@ -23,23 +23,12 @@ from welldone.protocol.result import RepairResult
 from welldone.protocol.text_filters import TextMode, ThinkMode
 
 
-class EventParser:
-    """Reads one stream without I/O: bytes in, events out. For the parameters see `StreamRepairer`."""
+class _ParsedAnswer:
+    """What is known of an answer while its events are read."""
 
-    def __init__(
-        self,
-        endpoint: EndpointName = "chat",
-        *,
-        request: RequestBody = None,
-        think: ThinkMode = "no",
-        text: TextMode = "delta",
-    ) -> None:
-        self._endpoint = parse_readable_endpoint(endpoint)
-        pipeline = make_checked_pipeline(endpoint, request, think=think, text=text, is_stream=True)
-        assert isinstance(pipeline, StreamPipeline)
+    def __init__(self, endpoint: Endpoint, pipeline: StreamPipeline) -> None:
+        self._endpoint = endpoint
         self._pipeline = pipeline
-        self._start: BodyStart | None = BodyStart()  # None once the body is known to be a stream
-        self._is_closed = False
 
     @property
     def endpoint(self) -> Endpoint:
@@ -55,6 +44,25 @@ class EventParser:
     def result(self) -> RepairResult:
         """Usage, failure and repairs (one entry per rule), so far or at the end."""
         return self._pipeline.result
+
+
+class EventParser(_ParsedAnswer):
+    """Reads one stream without I/O: bytes in, events out. For the parameters see `StreamRepairer`."""
+
+    def __init__(
+        self,
+        endpoint: EndpointName = "chat",
+        *,
+        request: RequestBody = None,
+        think: ThinkMode = "no",
+        text: TextMode = "delta",
+    ) -> None:
+        parsed_endpoint = parse_readable_endpoint(endpoint)
+        pipeline = make_checked_pipeline(endpoint, request, think=think, text=text, is_stream=True)
+        assert isinstance(pipeline, StreamPipeline)
+        super().__init__(parsed_endpoint, pipeline)
+        self._start: BodyStart | None = BodyStart()  # None once the body is known to be a stream
+        self._is_closed = False
 
     def feed(self, data: bytes) -> list[Event]:
         """Return the events that received bytes complete. After `close` there are none."""
@@ -80,33 +88,11 @@ class EventParser:
         return events + [event for _, step in self._pipeline.read_end_by_frame() for event in step]
 
 
-class _ParsedAnswer:
-    """What is known of an answer while its events are read."""
-
-    def __init__(self, parser: EventParser) -> None:
-        self._parser = parser
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """The endpoint of the stream."""
-        return self._parser.endpoint
-
-    @property
-    def envelope(self) -> Envelope | None:
-        """Id, time and model of the answer; None before its first chunk."""
-        return self._parser.envelope
-
-    @property
-    def result(self) -> RepairResult:
-        """Usage, failure and repairs (one entry per rule), so far or at the end."""
-        return self._parser.result
-
-
 class EventStream(_ParsedAnswer, Iterator[Event]):
     """The events of an iterable of bytes. `envelope` and `result` are complete at its end."""
 
     def __init__(self, chunks: Iterable[bytes], parser: EventParser) -> None:
-        super().__init__(parser)
+        super().__init__(parser._endpoint, parser._pipeline)
         self._events = _parse(chunks, parser)
 
     def __next__(self) -> Event:
@@ -117,7 +103,7 @@ class AsyncEventStream(_ParsedAnswer, AsyncIterator[Event]):
     """The events of an asynchronous iterable of bytes. `envelope` and `result` are complete at its end."""
 
     def __init__(self, chunks: AsyncIterable[bytes], parser: EventParser) -> None:
-        super().__init__(parser)
+        super().__init__(parser._endpoint, parser._pipeline)
         self._events = _parse_async(chunks, parser)
 
     async def __anext__(self) -> Event:

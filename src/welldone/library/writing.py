@@ -6,11 +6,17 @@ calls; an illegal one raises `EventOrderError`. `to_response` returns the same a
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeAlias
 
 import msgspec
 
-from welldone.library.answer_stream import AnswerStream, FinishReason, SendFunction, UsageCounts
+from welldone.library.answer_stream import (
+    AnswerStream,
+    FinishReason,
+    LogprobEntries,
+    SendFunction,
+    TalkStream,
+    UsageCounts,
+)
 from welldone.library.arguments import RequestBody, current_time, parse_request
 from welldone.protocol import sse
 from welldone.protocol.dialects.anthropic.objects import anthropic_error_object
@@ -19,10 +25,8 @@ from welldone.protocol.dialects.chat import REASONING_FIELDS, ChunkDialect, open
 from welldone.protocol.dialects.responses.objects import RESPONSE_DEFAULTS
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Failure, Json, Logprobs, Reasoning, Refusal, Text, Usage
-from welldone.protocol.fields import read_chat_logprobs, read_completions_logprobs
+from welldone.protocol.events import Failure, Json, Text, Usage
 from welldone.protocol.lenient_json import as_list, as_object, clean_unicode
-from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import (
     CHAT_CHOICES_LIMIT,
     COMPLETIONS_CHOICES_LIMIT,
@@ -33,36 +37,10 @@ from welldone.protocol.request_facts import (
 STREAM_HEADERS: Mapping[str, str] = MappingProxyType(dict(sse.HEADERS))
 """HTTP response headers of a stream: its type, and that proxies neither buffer nor change it."""
 
-LogprobEntries: TypeAlias = Sequence[Mapping[str, Any]] | Mapping[str, Any]
-"""Entries such as `{"token": "Hi", "logprob": -0.1}`, or the `logprobs` object of a choice."""
-
 _USAGE_REQUIRED = RequestFacts(include_usage=True)
 
 
-class _ChunkStream(AnswerStream):
-    """An answer of chat or completions, which may have several choices."""
-
-    def finish(
-        self, reason: FinishReason | str | None = None, *, usage: UsageCounts | None = None, index: int = 0
-    ) -> bytes:
-        """Return the end of a choice and, if it is the last one, of the stream.
-
-        The default reason is `tool_calls` after tool calls, else `stop`.
-        """
-        return self._finish(reason, usage, index)
-
-    def _write_logprobs(self, logprobs: LogprobEntries, index: int) -> bytes:
-        value = dict(logprobs) if isinstance(logprobs, Mapping) else {"content": list(logprobs)}
-        self._check(index, "text")
-        started = self._start()
-        if self._ENDPOINT is Endpoint.CHAT:
-            complete = read_chat_logprobs(value, RepairLog())
-        else:
-            complete = read_completions_logprobs(value, self._choices[index].text_length, RepairLog())
-        return started if complete is None else started + self._write(Logprobs(index, complete))
-
-
-class ChatStream(_ChunkStream):
+class ChatStream(TalkStream):
     """Writes an answer of /v1/chat/completions.
 
     `request` is the body of the request: it decides the number of choices, and whether the client gets a usage chunk.
@@ -86,8 +64,8 @@ class ChatStream(_ChunkStream):
     ) -> None:
         facts = _read_facts(request, include_usage, n, CHAT_CHOICES_LIMIT)
         fields = (reasoning_fields,) if isinstance(reasoning_fields, str) else tuple(reasoning_fields)
-        envelope = self._make_envelope(model, id, created, fingerprint)
-        super().__init__(envelope, ChunkDialect(facts, Endpoint.CHAT, fields), facts, send)
+        dialect = ChunkDialect(facts, Endpoint.CHAT, fields)
+        super().__init__(dialect, facts, send, model, id, created, fingerprint=fingerprint)
 
     def text(self, text: str, index: int = 0, *, logprobs: LogprobEntries | None = None) -> bytes:
         """Return a piece of the answer's text. Empty text gives no bytes."""
@@ -98,35 +76,8 @@ class ChatStream(_ChunkStream):
         started = b"" if logprobs is None else self._write_logprobs(logprobs, index)
         return started + self._write_text(Text(index, text), "text")
 
-    def reasoning(self, text: str, index: int = 0) -> bytes:
-        """Return a piece of the reasoning. Clients expect it before the text."""
-        return self._write_text(Reasoning(index, text), "reasoning")
 
-    def refusal(self, text: str, index: int = 0) -> bytes:
-        """Return a piece of a refusal."""
-        return self._write_text(Refusal(index, text), "refusal")
-
-    def tool_call(
-        self,
-        name: str,
-        arguments: str | Mapping[str, Any] = "",
-        *,
-        id: str | None = None,
-        index: int = 0,
-        custom: bool = False,
-    ) -> bytes:
-        """Return a tool call: a whole one, or its start, to which `tool_arguments` adds.
-
-        A call without arguments gets `{}`. With `custom` it calls a custom tool, whose input is free text.
-        """
-        return self._start_call(name, arguments, id, index, custom=custom)
-
-    def tool_arguments(self, text: str, index: int = 0) -> bytes:
-        """Return a piece of the arguments (JSON text) of the last tool call."""
-        return self._add_arguments(text, index)
-
-
-class CompletionsStream(_ChunkStream):
+class CompletionsStream(AnswerStream):
     """Writes an answer of /v1/completions. For the parameters see `ChatStream`."""
 
     _ENDPOINT = Endpoint.COMPLETIONS
@@ -145,8 +96,8 @@ class CompletionsStream(_ChunkStream):
         send: SendFunction | None = None,
     ) -> None:
         facts = _read_facts(request, include_usage, n, COMPLETIONS_CHOICES_LIMIT)
-        envelope = self._make_envelope(model, id, created, fingerprint)
-        super().__init__(envelope, ChunkDialect(facts, Endpoint.COMPLETIONS), facts, send)
+        dialect = ChunkDialect(facts, Endpoint.COMPLETIONS)
+        super().__init__(dialect, facts, send, model, id, created, fingerprint=fingerprint)
 
     def text(self, text: str, index: int = 0, *, logprobs: LogprobEntries | None = None) -> bytes:
         """Return a piece of the answer's text. Empty text gives no bytes."""
@@ -157,33 +108,7 @@ class CompletionsStream(_ChunkStream):
         return written
 
 
-class _SingleChoiceStream(AnswerStream):
-    """An answer of one choice, of Responses or Messages."""
-
-    def text(self, text: str) -> bytes:
-        """Return a piece of the answer's text. Empty text gives no bytes."""
-        return self._write_text(Text(0, text), "text")
-
-    def reasoning(self, text: str) -> bytes:
-        """Return a piece of the reasoning."""
-        return self._write_text(Reasoning(0, text), "reasoning")
-
-    def refusal(self, text: str) -> bytes:
-        """Return a piece of a refusal."""
-        return self._write_text(Refusal(0, text), "refusal")
-
-    def tool_call(
-        self, name: str, arguments: str | Mapping[str, Any] = "", *, id: str | None = None, custom: bool = False
-    ) -> bytes:
-        """Return a tool call: a whole one, or its start, to which `tool_arguments` adds."""
-        return self._start_call(name, arguments, id, 0, custom=custom)
-
-    def tool_arguments(self, text: str) -> bytes:
-        """Return a piece of the arguments (JSON text) of the last tool call."""
-        return self._add_arguments(text, 0)
-
-
-class ResponsesStream(_SingleChoiceStream):
+class ResponsesStream(TalkStream):
     """Writes an answer of /v1/responses. The Response repeats members of `request`, as the API requires."""
 
     _ENDPOINT = Endpoint.RESPONSES
@@ -201,17 +126,13 @@ class ResponsesStream(_SingleChoiceStream):
         echo: Json = {name: value for name, value in body.items() if name in RESPONSE_DEFAULTS}
         is_summary = as_object(body.get("reasoning")).get("summary") is not None
         self._responses = ResponsesDialect(echo, is_summary=is_summary, clock=current_time)
-        super().__init__(self._make_envelope(model, id, created), self._responses, _USAGE_REQUIRED, send)
-
-    def finish(self, reason: FinishReason | str | None = None, *, usage: UsageCounts | None = None) -> bytes:
-        """Return the end of the stream. The token counts are required."""
-        return self._finish(reason, usage, 0)
+        super().__init__(self._responses, _USAGE_REQUIRED, send, model, id, created)
 
     def _reply_object(self, failure: Failure | None) -> Json:
         return openai_error_object(failure) if failure is not None else dict(self._responses.final_object or {})
 
 
-class MessagesStream(_SingleChoiceStream):
+class MessagesStream(TalkStream):
     """Writes an answer of /v1/messages. Without `thinking` in `request`, reasoning is left out.
 
     The first event has the number of prompt tokens: pass `prompt_tokens` if it is known by then.
@@ -238,20 +159,21 @@ class MessagesStream(_SingleChoiceStream):
             includes_thinking=body is None or thinking in ("enabled", "adaptive"),
         )
         usage = Usage(prompt_tokens, 0, prompt_tokens, {})
-        super().__init__(self._make_envelope(model, id, created), dialect, _USAGE_REQUIRED, send, usage)
+        super().__init__(dialect, _USAGE_REQUIRED, send, model, id, created, start_usage=usage)
 
     def finish(
         self,
         reason: FinishReason | str | None = None,
         *,
         usage: UsageCounts | None = None,
+        index: int = 0,
         stop_sequence: str | None = None,
     ) -> bytes:
         """Return the end of the stream. The token counts are required.
 
         The reason may be OpenAI's or Anthropic's (`end_turn`). `stop_sequence` is the one that ended the answer.
         """
-        return self._finish(reason, usage, 0, stop_sequence)
+        return self._finish(reason, usage, index, stop_sequence)
 
     def _reply_object(self, failure: Failure | None) -> Json:
         return super()._reply_object(None) if failure is None else anthropic_error_object(failure)
