@@ -59,33 +59,29 @@ CHECK_LOG_INTERVAL_S = 10.0
 async def check_progress(every_s: float = CHECK_LOG_INTERVAL_S) -> AsyncIterator[ProgressCallback]:
     """Show the progress: on a terminal one line, which is cleared at the end, otherwise a line now and then."""
     latest: list[CheckProgress] = []
+    is_shown = ui.is_interactive()
 
-    def overwrite(progress: CheckProgress) -> None:
-        with suppress(OSError):  # a closed terminal does not stop the check
-            ui.overwrite_line(_progress_line(progress))
-
-    def keep(progress: CheckProgress) -> None:
+    def report(progress: CheckProgress) -> None:
         latest[:] = [progress]
+        if is_shown:
+            with suppress(OSError):  # a closed terminal does not stop the check
+                ui.overwrite_line(_progress_line(progress))
 
     async def print_latest() -> None:
         with suppress(OSError):
-            while True:
+            while not is_shown:
                 await asyncio.sleep(every_s)
                 for progress in latest:
                     ui.print_note(_progress_line(progress))
 
-    if ui.is_interactive():
-        try:
-            yield overwrite
-        finally:
-            with suppress(OSError):
-                ui.overwrite_line("")
-        return
     task = asyncio.create_task(print_latest())
     try:
-        yield keep
+        yield report
     finally:
         task.cancel()
+        if is_shown:
+            with suppress(OSError):
+                ui.overwrite_line("")
 
 
 def _progress_line(progress: CheckProgress) -> str:

@@ -11,6 +11,7 @@ from welldone.http.address import Address
 from welldone.http.recording_client import RecordedResponse
 from welldone.http.redaction import API_KEY_VARIABLE
 from welldone.reporting import single_line
+from welldone.server.observe.counters import WINDOW_S, WindowCounts
 
 _TIMEOUT_S = 5.0  # the server waits up to a second for its workers
 _MAX_ERRORS = 20
@@ -18,7 +19,6 @@ _MAX_MESSAGE_CHARS = 300
 _MANY_FAILURES = 3
 """Failures without a success after which an upstream is failing, as in the server view."""
 _ERROR_SHARE = 0.2  # as the alert WelldoneUpstreamErrors
-_WINDOW_S = 300.0  # as the server's counts of upstreams
 _TOO_MANY_REQUESTS, _SERVER_ERROR = 429, 500
 
 LOADED_STATE, FAILING_STATE, ERRORS_STATE = "ready", "failing", "errors"
@@ -58,15 +58,6 @@ class LatencyStatus(msgspec.Struct, kw_only=True):
     p95: float | None = None
 
 
-class WindowStatus(msgspec.Struct, kw_only=True):
-    """Requests of the last five minutes."""
-
-    requests: int = 0
-    failures: int = 0
-    repaired: int = 0
-    breaking: int = 0
-
-
 class UpstreamStatus(msgspec.Struct, kw_only=True):
     """An upstream."""
 
@@ -82,12 +73,12 @@ class UpstreamStatus(msgspec.Struct, kw_only=True):
     limit: int = 0
     """Requests that may run at once."""
     ttft_s: LatencyStatus = msgspec.field(default_factory=LatencyStatus)
-    window: WindowStatus | None = None
+    window: WindowCounts | None = None
     state: str = ""
     """The most important of these: ok, down, failing, open or half-open (the circuit breaker), errors."""
 
     def __post_init__(self) -> None:
-        window = self.window or WindowStatus()
+        window = self.window or WindowCounts()
         failure_state = _failure_state(window.requests, window.failures)
         self.state = (failure_state or "ok") if self.breaker == "closed" else self.breaker
         # `failing` is of one worker, the window of all.
@@ -165,9 +156,7 @@ async def query_status(url: str, address: Address) -> ServerStatus:
         status.server_version, status.uptime_s, status.workers = page.version, page.uptime_s, page.workers
         status.models, status.upstreams = page.models, page.upstreams
         for model in page.models:
-            _add_failures(
-                model, [row for row in page.recent if row.model == model.id and row.at > page.now - _WINDOW_S]
-            )
+            _add_failures(model, [row for row in page.recent if row.model == model.id and row.at > page.now - WINDOW_S])
         status.errors = [row for row in page.recent if row.is_error][:_MAX_ERRORS]
         status.notes = [] if page.is_admin else [NOT_ADMIN]
         return status
