@@ -167,6 +167,13 @@ def test_what_no_setting_cures_is_left_in_plain_words() -> None:
     assert "left: stop strings are ignored: only the server can fix these" in render_lines(report)[-1]
 
 
+def test_answers_that_end_in_an_error_are_left() -> None:
+    failing = refusing(500, is_refused=lambda one: request_json(one).get("messages"))
+    _, prescription, settings = prescribed(failing, only=("text",))
+    assert settings == {}
+    assert prescription.left == ("4 answers that ended in an error",)
+
+
 def test_a_server_that_refuses_stream_options_is_asked_for_no_usage() -> None:
     report, prescription, settings = prescribed(without_stream_options, only=("text", "usage"))
     assert settings == {"usage": False}

@@ -121,7 +121,7 @@ def test_tool_call_markup_in_the_text_is_found(name: str) -> None:
 @table(
     ("name", "reason"),
     [
-        ("tools-auto", "the model chose to call no tool"),
+        ("tools-auto", "no tool was called"),
         ("tools-required", "no tool was called, although tool_choice required it"),
         ("tools-required-whole", "no tool was called, although tool_choice required it"),
         ("tools-named", "no tool was called, although tool_choice required it"),

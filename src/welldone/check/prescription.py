@@ -132,10 +132,11 @@ def compare(toml: Sequence[str], before: Report, after: Report) -> Prescription:
     """The prescription with the result of the check through a gateway that has these settings."""
     judged = {rule.id for rule in after.rules if rule.verdict in _JUDGED}
     left = {KNOWLEDGE.left.get(rule) or f"{rule} ({after.rule_summary(rule)})": None for rule in after.root_causes}
+    failed = [f"{pluralize(after.failed_answers, 'answer')} that ended in an error"] if after.failed_answers else []
     return Prescription(
         toml=tuple(toml),
         after=tuple(after.findings_by_rule),
-        left=tuple(left),
+        left=(*failed, *left),
         unjudged=tuple(rule.id for rule in before.rules if rule.verdict in _JUDGED and rule.id not in judged),
     )
 

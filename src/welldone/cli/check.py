@@ -117,7 +117,7 @@ def run(arguments: list[str]) -> ExitCode:
     except OSError as error:
         folder = ui.printable_name(options.record)
         raise UsageError(f"cannot write traces into {folder}: {ui.error_text(error)}") from None
-    if options.prescribe and not report.is_interrupted:
+    if options.prescribe and not report.is_partial:
         report = asyncio.run(_prescribe(report, settings))
     _output_report(report, options)
     return _exit_code(report)
