@@ -1,8 +1,8 @@
 """Fast path for chunks in the middle of an answer that differ only in their text.
 
 Such a chunk is recognised by its prefix and suffix, without parsing. The bytes between them are the text, which is
-copied unchanged into the template of a chunk that the slow path sent before. Every other chunk takes the slow path
-through reader and repair.
+copied unchanged between the bytes that the writer of the client's dialect puts around a text. Every other chunk takes
+the slow path through reader and repair.
 
 The invariant: `FastPath.rewrite` is set only while plain text of one choice passes reader, repair and writer unchanged
 and changes nothing there but counters, which `leave` updates. Any input to the slow path is preceded by `leave`.
