@@ -18,13 +18,13 @@ from tests.http.aio import run
 from tests.table import table
 from welldone.bench.client import BenchReceiver
 from welldone.bench.dialects import DIALECTS
-from welldone.bench.dialects.events import EventTemplate
+from welldone.bench.dialects.events import EventStreamTimer
 from welldone.bench.record import BenchRecord, RequestOutcome
 from welldone.http.connect import HttpClientError
+from welldone.protocol.dialects import same_dialect
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect
 from welldone.protocol.dialects.base import Dialect
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
-from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import (
     ChoiceStart,
@@ -283,7 +283,7 @@ def both(endpoint: str, pieces: Sequence[bytes]) -> None:
     timed = [(float(number), piece) for number, piece in enumerate(pieces)]
     short = hear(endpoint, timed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EventTemplate, "take", lambda _, data: ([], data))
+        patch.setattr(same_dialect, "_LEARNING_ATTEMPTS", 0)
         assert short == hear(endpoint, timed)
 
 
@@ -330,17 +330,17 @@ def test_any_stream_gives_the_same_record_however_it_is_split(
 
 
 @pytest.fixture
-def fed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The bytes that the repairer receives: parsed events, and now and then merged ones of the fast path."""
-    pieces: list[bytes] = []
-    feed = PassthroughRepairer.feed
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The events that were parsed."""
+    values: list[object] = []
+    on_event = EventStreamTimer._on_event
 
-    def recorded(self: PassthroughRepairer, data: bytes, part: int = 0) -> bytes:
-        pieces.append(data)
-        return feed(self, data, part)
+    def recorded(self: EventStreamTimer, value: dict[str, Any], name: str) -> None:
+        values.append(value)
+        on_event(self, value, name)
 
-    monkeypatch.setattr(PassthroughRepairer, "feed", recorded)
-    return pieces
+    monkeypatch.setattr(EventStreamTimer, "_on_event", recorded)
+    return values
 
 
 def long_answer(endpoint: str) -> list[bytes]:
@@ -351,7 +351,7 @@ def long_answer(endpoint: str) -> list[bytes]:
 
 @pytest.mark.parametrize("is_number_last", [False, True])
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_most_of_an_answer_takes_the_fast_path(endpoint: str, is_number_last: bool, fed: list[bytes]) -> None:
+def test_most_of_an_answer_takes_the_fast_path(endpoint: str, is_number_last: bool, parsed: list[object]) -> None:
     frames = long_answer(endpoint)
     if is_number_last:
         frames = [_with_number_last(frame) for frame in frames]
@@ -359,17 +359,17 @@ def test_most_of_an_answer_takes_the_fast_path(endpoint: str, is_number_last: bo
     assert text == "".join(f" w{number}" for number in range(2000))
     assert unseen == "".join(f" t{number}" for number in range(1000))
     assert (record.outcome, record.rules, len(record.times)) == (RequestOutcome.OK, (), 3000)
-    assert len(fed) < 20
+    assert len(parsed) < 20
 
 
 @pytest.mark.parametrize("size", [50, 20_000])
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_split_events_do_not_end_the_fast_path(endpoint: str, size: int, fed: list[bytes]) -> None:
+def test_split_events_do_not_end_the_fast_path(endpoint: str, size: int, parsed: list[object]) -> None:
     body = b"".join(long_answer(endpoint))
     pieces = [body[at : at + size] for at in range(0, len(body), size)]
     record, _, _ = hear(endpoint, [(float(number), piece) for number, piece in enumerate(pieces)])
     assert (record.outcome, record.rules, len(record.times)) == (RequestOutcome.OK, (), 3000)
-    assert sum(map(len, fed)) < len(body) / 2
+    assert len(parsed) < 20
 
 
 def _with_number_last(frames: bytes) -> bytes:

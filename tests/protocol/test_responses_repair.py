@@ -61,13 +61,17 @@ def test_members_of_the_response_can_be_replaced() -> None:
     assert [entry.rule for entry in repairer.repair_log.entries()] == ["resp-response-id"]
 
 
-def test_fast_path_events_are_counted() -> None:
+@pytest.mark.parametrize("has_texts", [False, True])
+def test_an_observer_of_events_gets_the_texts_that_are_not_parsed(has_texts: bool) -> None:
+    events: list[object] = []
+    texts: list[str] = []
     repairer = ResponsesRepairer(fallback=HEAD)
-    values = text_stream()
-    repairer.feed(b"".join(frame(value) for value in values[:5]))
-    repairer.record_fast_path(3)
-    repairer.feed(b"".join(frame(value | {"sequence_number": value["sequence_number"] + 3}) for value in values[5:]))
-    repairer.close()
+    repairer.on_event = lambda value, _: events.append(value)
+    repairer.on_text = texts.append if has_texts else None
+    values = text_stream(text="Hello")
+    for value in (*values[:5], *(values[4] | {"sequence_number": number} for number in (5, 6, 7))):
+        repairer.feed(frame(value))
+    assert (len(events), texts) == ((5, ["Hello"] * 3) if has_texts else (8, []))
     assert repairer.repair_log.entries() == []
 
 

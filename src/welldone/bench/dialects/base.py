@@ -68,11 +68,8 @@ class StreamTimer(ABC):
         if getattr(self._record, field) is None:
             setattr(self._record, field, now)
         if text:
-            self._sink_for(kind).append(text)
+            (self.texts if kind == "text" else self.hidden_texts).append(text)
             self._record.times.append(now)
-
-    def _sink_for(self, kind: OutputKind) -> list[str]:
-        return self.texts if kind == "text" else self.hidden_texts
 
     def _on_usage(self, usage: Usage) -> None:
         # Servers that do not count tokens report 0.

@@ -1,7 +1,7 @@
 """/v1/messages, Anthropic's API."""
 
 from welldone.bench.dialects.base import MAX_MESSAGE_CHARS, BenchDialect, OutputKind
-from welldone.bench.dialects.events import DeltaTarget, EventStreamTimer, Json
+from welldone.bench.dialects.events import EventStreamTimer, Json
 from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
 from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
 from welldone.protocol.envelope import Envelope
@@ -17,27 +17,23 @@ _TOOL_BLOCK_TYPES = ("tool_use", "server_tool_use", "mcp_tool_use")
 class MessagesStreamTimer(EventStreamTimer):
     """Times a stream of messages."""
 
-    def _record_event(self, value: Json, kind: str, now: float) -> DeltaTarget | None:
+    def _record_event(self, value: Json, kind: str, now: float) -> None:
         delta = value.get("delta")
         if kind == "content_block_delta":
-            return self._record_delta(delta, now)
-        if kind == "content_block_start":
+            self._record_delta(delta, now)
+        elif kind == "content_block_start":
             self._record_block_start(value.get("content_block"), now)
         elif kind == "message_start":
             self._on_output("role", now)
         elif kind == "message_delta" and isinstance(delta, dict) and isinstance(delta.get("stop_reason"), str):
             self._record.finish_reason = delta["stop_reason"][:MAX_MESSAGE_CHARS]
-        return None
 
-    def _record_delta(self, delta: object, now: float) -> DeltaTarget | None:
-        if not isinstance(delta, dict) or str(delta.get("type")) not in _DELTA_FIELDS:
-            return None
-        member, kind = _DELTA_FIELDS[delta["type"]]
-        text = delta.get(member)
-        if not isinstance(text, str) or not text:
-            return None
-        self._on_output(kind, now, text)
-        return DeltaTarget(("delta", member), self._sink_for(kind))
+    def _record_delta(self, delta: object, now: float) -> None:
+        if isinstance(delta, dict) and str(delta.get("type")) in _DELTA_FIELDS:
+            member, kind = _DELTA_FIELDS[delta["type"]]
+            text = delta.get(member)
+            if isinstance(text, str) and text:
+                self._on_output(kind, now, text)
 
     def _record_block_start(self, block: object, now: float) -> None:
         """Record the start of a block; some servers send all of its content here."""

@@ -1,7 +1,7 @@
 """/v1/responses."""
 
 from welldone.bench.dialects.base import MAX_MESSAGE_CHARS, BenchDialect, JsonBody, OutputKind
-from welldone.bench.dialects.events import DeltaTarget, EventStreamTimer, Json
+from welldone.bench.dialects.events import EventStreamTimer, Json
 from welldone.bench.record import BenchRecord
 from welldone.protocol.dialects.responses.emitter import CALL_TEXTS
 from welldone.protocol.dialects.responses.repair import ResponsesRepairer
@@ -26,11 +26,11 @@ class ResponsesStreamTimer(EventStreamTimer):
         super().__init__(record, ResponsesRepairer(fallback=Envelope("resp_bench", 0, "bench")))
         self._piecewise: set[str] = set()  # kinds of texts that arrive as deltas
 
-    def _record_event(self, value: Json, kind: str, now: float) -> DeltaTarget | None:
+    def _record_event(self, value: Json, kind: str, now: float) -> None:
         stem, _, suffix = kind.rpartition(".")
         if stem in _TEXT_EVENTS:
-            return self._record_text(value, stem, suffix, now)
-        if kind in ("response.created", "response.in_progress"):
+            self._record_text(value, stem, suffix, now)
+        elif kind in ("response.created", "response.in_progress"):
             self._on_output("role", now)
         elif kind == "response.output_item.added":
             item = value.get("item")
@@ -38,19 +38,16 @@ class ResponsesStreamTimer(EventStreamTimer):
                 self._on_output("tool", now)
         elif kind in ("response.completed", "response.incomplete"):
             self._record.finish_reason = _finish_reason(value.get("response"), suffix)
-        return None
 
-    def _record_text(self, value: Json, stem: str, suffix: str, now: float) -> DeltaTarget | None:
+    def _record_text(self, value: Json, stem: str, suffix: str, now: float) -> None:
         text: object = None
         if suffix == "delta":
             text = value.get("delta")
             self._piecewise.add(stem)
         elif stem not in self._piecewise:  # the complete text: some servers send no deltas
             text = next((value[name] for name in _FULL_TEXT_FIELDS if name in value), None)
-        if not isinstance(text, str) or not text:
-            return None
-        self._on_output(_TEXT_EVENTS[stem], now, text)
-        return DeltaTarget(("delta",), self._sink_for(_TEXT_EVENTS[stem])) if suffix == "delta" else None
+        if isinstance(text, str) and text:
+            self._on_output(_TEXT_EVENTS[stem], now, text)
 
 
 def _input_item(message: JsonBody, position: int) -> JsonBody:

@@ -85,6 +85,9 @@ class PassthroughRepairer(ABC):
         """The finish reasons that were sent, in dialects that have them."""
         self.on_event: Callable[[Json, str], None] | None = None
         """Called with value and name of each upstream event, before repair."""
+        self.on_text: Callable[[str], None] | None = None
+        """Called with the text of each event that is not parsed, because it is like the event before. If `on_event` is
+        set, events are left unparsed only if this is set too."""
         self.unfinished: Failure | None = UNFINISHED
         """See `RepairOptions`."""
         self.invalid_arguments_count: int = 0
@@ -193,10 +196,6 @@ class PassthroughRepairer(ABC):
         """Return a keep-alive while the upstream sends nothing."""
         return self._if_streaming(b"" if self.is_done else self._keep_alive_bytes())
 
-    def record_fast_path(self, events: int) -> None:
-        """Count events that bypassed the repairer."""
-        self._next_sequence_number += events
-
     def feed(self, data: bytes, part: int = 0) -> bytes:
         """Repair upstream bytes; return the bytes to send."""
         if self._send_text is not None and self._template is not None:
@@ -244,13 +243,16 @@ class PassthroughRepairer(ABC):
         self.repair_log.byte = self.decoder.offset
         self.decoder.offset += byte_count
         self._next_sequence_number += 1
+        if self.on_text is not None:
+            self.on_text(text)
         return send(text)
 
     def _can_pass_text(self, data: bytes, outputs: list[FrameOutput], logged_before: Mapping[str, int]) -> bool:
         """Whether the next event may be like `data`: one right text delta, whose template is known or can be learnt."""
         frame = outputs[0][0]
         is_right = len(outputs) == 1 and frame is not None and frame.raw == data
-        if not is_right or not self._is_stream or self.on_event or self.repair_log.counts() != logged_before:
+        is_observed = self.on_event is not None and self.on_text is None
+        if not is_right or not self._is_stream or is_observed or self.repair_log.counts() != logged_before:
             return False
         number = self._next_sequence_number - 1
         if self._template is not None and self._template.read(data, number) is not None:
