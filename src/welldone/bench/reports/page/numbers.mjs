@@ -180,7 +180,11 @@ export function splitMetric(text) {
 /** @param {string} text @returns {BenchReport} */
 export function parseReport(text) {
   const report = JSON.parse(text);
-  if (report?.version !== 2 || !Array.isArray(report.steps))
+  const isReport = report?.version === 2 && Array.isArray(report.steps);
+  if (
+    !isReport ||
+    !report.steps.every((/** @type {StepResult} */ step) => step?.times && step.outcomes && step.records)
+  )
     throw new Error("not a report of welldone bench, version 2");
   return report;
 }

@@ -22,11 +22,11 @@ export function h(tag, attributes = {}, ...children) {
 /** @param {string} title @param {...(Child | Child[])} children */
 export const section = (title, ...children) => h("section", {}, h("h2", {}, title), ...children);
 
-/** @param {Child[][]} heads a cell of its own width is a `th` @param {Child[][]} rows @param {string} [kind] */
+/** @param {Child[][]} heads cells without text are no headings @param {Child[][]} rows @param {string} [kind] */
 export function table(heads, rows, kind = "scroll") {
   /** @param {"td" | "th"} tag @returns {(cell: Child) => Child} */
   const wrap = (tag) => (cell) => (cell instanceof HTMLTableCellElement ? cell : h(tag, {}, cell));
-  const head = heads.map((cells) => h("tr", {}, ...cells.map(wrap("th"))));
+  const head = heads.map((cells) => h("tr", {}, ...cells.map((cell) => wrap(cell === "" ? "td" : "th")(cell))));
   const body = rows.map((cells) => h("tr", {}, ...cells.map(wrap("td"))));
   return h("div", { class: kind, tabindex: "0" }, h("table", {}, h("thead", {}, ...head), h("tbody", {}, ...body)));
 }

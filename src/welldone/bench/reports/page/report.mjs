@@ -85,7 +85,7 @@ function assertionSection({ assertion_results: results }) {
     value === null ? "too few samples" : formatMetric(text, value),
     h("span", { class: passed ? "pass" : "fail" }, passed ? "passed" : "failed"),
   ]);
-  return rows.length ? [section("Assertions", table([["assertion", "step", "value", ""]], rows))] : [];
+  return rows.length ? [section("Assertions", table([["assertion", "step", "value", "result"]], rows))] : [];
 }
 
 /** @param {BenchReport} report */
@@ -105,7 +105,14 @@ function comparisonSection({ comparisons, url, against }) {
       comparisons.filter((one) => splitMetric(one.metric)[0] === step),
     );
   });
-  return [section("Comparison", servers, ...figures, table([["", "first", "second", "ratio", "interval", ""]], rows))];
+  return [
+    section(
+      "Comparison",
+      servers,
+      ...figures,
+      table([["metric", "first", "second", "ratio", "interval", "verdict"]], rows),
+    ),
+  ];
 }
 
 /** @param {BenchReport} report */
