@@ -206,16 +206,3 @@ def test_the_number_of_chunks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert parse(CHUNKED + b"1\r\nx\r\n" * 3 + b"0\r\n\r\n").is_complete
     parser = parse(CHUNKED + b"1\r\nx\r\n" * 4)
     assert (bytes(parser.body), parser.pieces, parser.error) == (b"xxx", (1, 1, 1), "a reply of more than 3 chunks")
-
-
-def test_a_body_that_is_taken_piece_by_piece_has_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response_parser, "_CHUNKS_LIMIT", 3)
-    parser = ResponseParser("GET", 10)
-    parser.feed(CHUNKED)
-    for _ in range(20):
-        parser.feed(b"5\r\nhel")
-        assert parser.take_body() == b"hel"
-        parser.feed(b"lo\r\n")
-        assert parser.take_body() == b"lo"
-    parser.feed(b"0\r\n\r\n")
-    assert (parser.take_body(), parser.is_complete) == (b"", True)

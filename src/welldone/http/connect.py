@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import os
-import socket
 import ssl
 from functools import partial
 from typing import cast
@@ -36,7 +34,7 @@ class HttpClientError(Exception):
         self.is_untrusted = is_untrusted
         """The server's certificate is not trusted."""
         self.detail = detail
-        """What the system reports, for the user of this machine: it may contain the host's name."""
+        """What is wrong with the certificate; it may contain the host's name."""
 
 
 async def connect(address: Address, protocol: asyncio.Protocol) -> asyncio.Transport:
@@ -54,11 +52,7 @@ async def connect(address: Address, protocol: asyncio.Protocol) -> asyncio.Trans
             else:
                 transport = await _connect_tcp(address, protocol)
     except OSError as error:
-        detail = ""
-        if isinstance(error, ssl.SSLCertVerificationError):
-            detail = error.verify_message
-        elif error.errno and not isinstance(error, (ssl.SSLError, socket.gaierror)):
-            detail = os.strerror(error.errno).lower()  # asyncio's own text is the address
+        detail = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else ""
         raise HttpClientError(
             describe_connect_error(error, CONNECT_TIMEOUT_S),
             is_local_failure=is_local_failure(error),

@@ -136,13 +136,6 @@ class ResponseParser:
             self._finish()
         self.fail(CONNECTION_LOST)
 
-    def take_body(self) -> bytes:
-        """Remove and return the body so far, for bodies that do not fit in memory: the limits apply to the rest."""
-        body = bytes(self.body)
-        self.body.clear()
-        del self._chunk_sizes[:-1]
-        return body
-
     def fail(self, error: str) -> None:
         """End with an error, unless the response has ended already."""
         if not self.is_done:
