@@ -85,7 +85,7 @@ class Download:
     def run(self) -> None:
         """Download the file. Raises `PullError`."""
         host = install.parse_download_url(self.url).hostname or ""
-        proxies = _https_proxy()
+        proxies = {} if install.is_loopback(host) else _https_proxy()
         self._opener = urllib.request.build_opener(
             urllib.request.ProxyHandler(proxies),
             urllib.request.HTTPSHandler(context=ssl_context(TlsOptions())),
