@@ -40,7 +40,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
 
     async def read() -> Published:
         async with gateway(folder, MockScript(), config=config, on_reload=reload, slots=True, record=folder) as running:
-            families = running.server._metrics.collect()
+            families = running.server._parts.metrics.collect()
             labels = {  # prometheus_client has no public list of labels, and families without series show none
                 family.name + suffix: vars(family).get("_labelnames", ())
                 for family in families

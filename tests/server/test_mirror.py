@@ -213,7 +213,7 @@ def test_the_share_is_drawn_for_each_request(tmp_path: Path) -> None:
     async def body() -> None:
         async with mirrored(tmp_path, FIRST, SAME, share="b@25%") as gate:
             draws = iter([0.2, 0.3, 0.249, 0.25])
-            gate.server._mirror._draw = lambda: next(draws)
+            gate.server._parts.mirror._draw = lambda: next(draws)
             for _ in range(4):
                 await gate.post(chat())
             await comparisons(gate, 2)

@@ -17,6 +17,7 @@ from welldone.http.shared_listener import WorkerLoads
 from welldone.http.shared_memory import SharedNumbers
 from welldone.mock.script import MockReply, json_reply
 from welldone.server.api.response_owners import UpstreamIdOwners, state_references
+from welldone.server.observe.metrics import Metrics
 from welldone.server.observe.workers import Worker, WorkerSync
 
 Json = dict[str, Any]
@@ -136,7 +137,7 @@ def test_unknown_ids_are_forwarded_with_a_single_key(tmp_path: Path, keys: tuple
 
 def test_stored_ids_are_limited_and_the_oldest_are_rejected() -> None:
     async def work() -> None:
-        owners = UpstreamIdOwners(is_strict=True, limit=3)
+        owners = UpstreamIdOwners(WorkerSync(None, Metrics([]).render), is_strict=True, limit=3)
         for number in range(5):
             owners.claim("a", {"id": f"resp_{number}", "output": [{"id": "x" * 1000}, {"id": 5}, "odd"]})
         assert len(owners) == 3
@@ -164,7 +165,7 @@ def test_workers_query_each_other(short_path: Path) -> None:
             )
             for number in (1, 2)
         ]
-        one, other = (UpstreamIdOwners(is_strict=True, worker_sync=sibling) for sibling in siblings)
+        one, other = (UpstreamIdOwners(sibling, is_strict=True) for sibling in siblings)
         for sibling in siblings:
             await sibling.start()
         one.claim("a", {"id": "resp_1", "output": [{"id": "msg_1"}]})

@@ -23,6 +23,7 @@ from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.service import GenerationService
 from welldone.server.generation.targets import BackendResolver
 from welldone.server.observe.metrics import Metrics
+from welldone.server.observe.workers import WorkerSync
 from welldone.server.parts import ServerParts
 from welldone.server.resume.api import ResumeService
 
@@ -35,9 +36,13 @@ NATIVE = SimpleNamespace(
 PLAIN = SimpleNamespace(name="m", upstreams=[])
 
 
+def alone() -> WorkerSync:
+    return WorkerSync(None, Metrics([]).render)
+
+
 def make_resume(settings: ServeSettings) -> ResumeService:
     parts = SimpleNamespace(
-        settings=settings, metrics=Metrics([]), stream_store=None, worker_sync=None, body_budget=BodyBudget()
+        settings=settings, metrics=Metrics([]), stream_store=None, worker_sync=alone(), body_budget=BodyBudget()
     )
     return ResumeService(cast("ServerParts", parts))
 
@@ -59,7 +64,7 @@ class Scene:
             generator=cast("GenerationService", self),
             store=self.store,
             local_store=ResponseStore(limit=8, limit_bytes=2**20),
-            owners=UpstreamIdOwners(is_strict=False),
+            owners=UpstreamIdOwners(alone(), is_strict=False),
             resume=make_resume(self.settings),
             charge_tokens=lambda context, tokens: self.charged.append(tokens),
             count_chat=self.count,

@@ -49,12 +49,12 @@ class ServerParts(msgspec.Struct, kw_only=True, eq=False):
     keys: ApiKeys
     limits: RateLimiter
     send: SendRequest
+    mirror: TrafficMirror
+    worker_sync: WorkerSync
     key_storage: KeyStorage | None = None
     body_budget: BodyBudget = msgspec.field(default_factory=BodyBudget)
     recorder: TraceRecorder | None = None
     tracer: RequestTracer | None = None
-    mirror: TrafficMirror | None = None
-    worker_sync: WorkerSync | None = None
     stream_store: SharedStore | None = None
     """Where other front ends find resumable streams."""
     response_store: SharedStore | None = None

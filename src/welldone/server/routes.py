@@ -76,7 +76,7 @@ class Routes:
             *services,
             store=store,
             shared=shared,
-            owners=UpstreamIdOwners(is_strict=keys.has_several_principals, worker_sync=parts.worker_sync),
+            owners=UpstreamIdOwners(parts.worker_sync, is_strict=keys.has_several_principals),
             local_store=local_store,
             resume=self._resume,
             charge_tokens=self._charge_tokens,
@@ -94,8 +94,7 @@ class Routes:
         parts.metrics.watch("welldone_ready", lambda: self._readiness_error() is None)
         self._openapi_document = b""  # built on the first request, and again after a reload
         self._routes = self._build_routes()
-        if parts.worker_sync is not None:
-            parts.worker_sync.register(_MIRROR_TOPIC, self._encode_comparisons)
+        parts.worker_sync.register(_MIRROR_TOPIC, self._encode_comparisons)
         if (page := parts.page) is not None:
             state = StateApi(parts, self._queues, page.recent, lambda: self.is_draining)
             inspect = InspectorApi(
@@ -279,13 +278,12 @@ class Routes:
             # Health probes are public: a kubelet has no key to send.
             "/livez": Route("health", {"GET": self._liveness}, is_public=True),
             "/readyz": Route("health", {"GET": self._health}, is_public=True),
+            "/admin/mirror": Route("admin", {"GET": self._show_mirrored}),
             "/metrics": get("metrics", self._show_metrics),
             "/openapi.json": get("openapi", self._show_document),
         }
         if self._parts.reload is not None:
             paths["/admin/reload"] = Route("admin", {"POST": self._reload})
-        if self._parts.mirror is not None:
-            paths["/admin/mirror"] = Route("admin", {"GET": self._show_mirrored})
         if self._parts.settings.slots:
             paths["/slots"] = get("slots", self._show_slots)
         return paths
@@ -318,18 +316,14 @@ class Routes:
     async def _show_mirrored(self, ctx: RequestContext) -> HttpResponse:
         """The last comparisons of mirrored requests, the newest first. For admins."""
         self._parts.keys.check_admin(ctx.principal)
-        comparisons = self._own_comparisons()
-        if self._parts.worker_sync is not None:
-            for reply in await self._parts.worker_sync.gather(_MIRROR_TOPIC, {}):
-                comparisons += msgspec.json.decode(reply, type=list[Comparison])
+        comparisons = list(self._parts.mirror.comparisons)
+        for reply in await self._parts.worker_sync.gather(_MIRROR_TOPIC, {}):
+            comparisons += msgspec.json.decode(reply, type=list[Comparison])
         newest = sorted(comparisons, key=lambda one: one.at, reverse=True)[:KEPT_COMPARISONS]
         return json_response({"object": "list", "data": newest})
 
-    def _own_comparisons(self) -> list[Comparison]:
-        return [] if self._parts.mirror is None else list(self._parts.mirror.comparisons)
-
     async def _encode_comparisons(self, query: WorkerQuery) -> bytes:
-        return msgspec.json.encode(self._own_comparisons())
+        return msgspec.json.encode(list(self._parts.mirror.comparisons))
 
     async def _reload(self, ctx: RequestContext) -> HttpResponse:
         """Read the configuration again and apply it. For admins."""
@@ -369,10 +363,7 @@ class Routes:
     async def _show_metrics(self, ctx: RequestContext) -> HttpResponse:
         self._parts.keys.check_metrics(ctx.principal)
         await asyncio.gather(*(self._scrape_engine(model) for model in self._parts.supervisor.models))
-        if self._parts.worker_sync is not None:
-            content_type, body = await self._parts.worker_sync.metrics_page()
-        else:
-            content_type, body = await asyncio.to_thread(self._parts.metrics.render)
+        content_type, body = await self._parts.worker_sync.metrics_page()
         return HttpResponse(200, body, content_type)
 
     async def _scrape_engine(self, model: LocalModel) -> None:

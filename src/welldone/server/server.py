@@ -65,14 +65,14 @@ class Server:
         self._on_upstream = on_upstream
         settings = config.server
         keys = tuple(keys)
-        self._keys, self._limits, self._store, key_storage = make_access_control(
+        access = make_access_control(
             config,
             keys,
             None if worker is None else worker.bucket_storage,
             () if worker is None else worker.places,
         )
         secrets = self._secrets = {*keys, *config.secrets}
-        self._metrics = Metrics(
+        metrics = Metrics(
             (model.name for model in config.models),
             upstreams=[upstream.name for upstream in config.upstreams],
             secrets=secrets,
@@ -90,51 +90,49 @@ class Server:
         self.upstreams: UpstreamRegistry = UpstreamRegistry(
             config.upstreams, config.routes, local_names=_local_names(config), on_change=self._upstream_changed
         )
-        self._worker_sync = None if worker is None else WorkerSync(worker, self._metrics.render)
-        self._stream_store: SharedStore | None = None
-        if (store := self._store) is not None:
-            self._metrics.watch("welldone_limits_store_up", lambda: store.is_up)
+        self._store = access.store
+        if (store := access.store) is not None:
+            metrics.watch("welldone_limits_store_up", lambda: store.is_up)
         url = config.limits.store
+        stream_store = response_store = None
         if url is not None and settings.resume_s > 0:  # with connections of its own: copies are larger
-            self._stream_store = SharedStore(connect_store(url), use=STREAM_COPIES, owner=self._keys.owner)
-        self._response_store: SharedStore | None = None
+            stream_store = SharedStore(connect_store(url), use=STREAM_COPIES, owner=access.keys.owner)
         if url is not None and settings.stored_s > 0 and settings.stored_responses > 0:
-            self._response_store = SharedStore(connect_store(url), use=RESPONSE_COPIES, owner=self._keys.owner)
+            response_store = SharedStore(connect_store(url), use=RESPONSE_COPIES, owner=access.keys.owner)
         self._pool = ConnectionPool()
-        self._recorder = None if settings.record is None else TraceRecorder(settings.record, secrets=secrets)
-        if (recorder := self._recorder) is not None:
-            self._metrics.watch("welldone_recordings_dropped", lambda: recorder.dropped)
-        self._tracer: RequestTracer | None = None
+        recorder = None if settings.record is None else TraceRecorder(settings.record, secrets=secrets)
+        if recorder is not None:
+            metrics.watch("welldone_recordings_dropped", lambda: recorder.dropped)
+        tracer: RequestTracer | None = None
         if config.is_traced:  # the library is an optional dependency, and slow to import
             module = importlib.import_module("welldone.server.observe.otel")
-            self._tracer = module.make_tracer(is_tls=settings.ssl_cert_file is not None)
+            tracer = module.make_tracer(is_tls=settings.ssl_cert_file is not None)
         page = None
         if site is not None and not settings.no_page:
             downloads = None
             if config.models and worker is None:
                 child_environment = _without_secrets(secrets, environment)
                 downloads = Downloads(
-                    folder, child_environment, check_admin=self._keys.check_admin, body_s=settings.body_s
+                    folder, child_environment, check_admin=access.keys.check_admin, body_s=settings.body_s
                 )
             recent, captures = RecentRequests(secrets=secrets), CaptureStore(SecretRedactor(secrets))
             page = InspectorServices(site, recent, captures, downloads)
         self._tls: ssl.SSLContext | None = None
-        self._mirror = TrafficMirror(self.upstreams.find, self._metrics)
         self._parts = parts = ServerParts(
             settings=settings,
             supervisor=self.supervisor,
             upstreams=self.upstreams,
-            metrics=self._metrics,
-            keys=self._keys,
-            limits=self._limits,
-            key_storage=key_storage,
+            metrics=metrics,
+            keys=access.keys,
+            limits=access.limits,
+            key_storage=access.storage,
             send=partial(send, pool=self._pool),
-            recorder=self._recorder,
-            tracer=self._tracer,
-            mirror=self._mirror,
-            worker_sync=self._worker_sync,
-            stream_store=self._stream_store,
-            response_store=self._response_store,
+            recorder=recorder,
+            tracer=tracer,
+            mirror=TrafficMirror(self.upstreams.find, metrics),
+            worker_sync=WorkerSync(worker, metrics.render),
+            stream_store=stream_store,
+            response_store=response_store,
             page=page,
             reload=on_reload,
         )
@@ -148,7 +146,7 @@ class Server:
             write_timeout_s=settings.write_s + _UNREAD_MARGIN_S,
             worker=None if worker is None else (worker.loads, worker.number),
         )
-        self._repair_summary = RepairSummary(self._metrics.upstream_counts)
+        self._repair_summary = RepairSummary(metrics.upstream_counts)
         self.port: int = settings.port
 
     async def start(self, sockets: Sequence[socket.socket] = ()) -> None:
@@ -157,7 +155,7 @@ class Server:
         Raises:
             OSError: the address cannot be bound, or a TLS file cannot be read.
         """
-        settings = self._config.server
+        settings, parts = self._config.server, self._parts
         if self._store is not None:
             await self._store.start()
         sockets = sockets if self._worker is None else self._worker.sockets
@@ -165,13 +163,12 @@ class Server:
         self.port = await self._listener.start(settings.host, settings.port, tls=self._tls, sockets=sockets)
         self._app.origins = self._origin_policy(self.port)
         loop = asyncio.get_running_loop()
-        self._metrics.watch("welldone_tasks", lambda: len(asyncio.all_tasks(loop)))
-        if self._recorder is not None:
-            self._recorder.start()
+        parts.metrics.watch("welldone_tasks", lambda: len(asyncio.all_tasks(loop)))
+        if parts.recorder is not None:
+            parts.recorder.start()
         await self.supervisor.start()
         await self.upstreams.start()
-        if self._worker_sync is not None:
-            await self._worker_sync.start()
+        await parts.worker_sync.start()
         self._repair_summary.start()
 
     def reload(self, new: NewConfig) -> set[str]:
@@ -184,26 +181,26 @@ class Server:
             OSError: a TLS file cannot be read; nothing has changed.
             ValueError: the configuration was not checked; nothing has changed.
         """
-        config, settings, metrics = new.config, new.config.server, self._metrics
+        config, settings, parts = new.config, new.config.server, self._parts
         if self._tls is not None and settings.ssl_cert_file is not None:  # a renewed certificate
             self._tls.load_cert_chain(settings.ssl_cert_file, settings.ssl_key_file)
         self.upstreams.reload(config.upstreams, config.routes, local_names=_local_names(config))
-        self._keys.reload(new.keys, config.keys)
+        parts.keys.reload(new.keys, config.keys)
         now_secrets = {*new.keys, *config.secrets}
         secrets, self._secrets = self._secrets | now_secrets, now_secrets
         self._config = config
-        self._parts.settings = settings
-        self._limits.reload(
+        parts.settings = settings
+        parts.limits.reload(
             settings.requests_per_minute,
             settings.tokens_per_minute,
             named=config.keys,
-            principals=limited_principals(config, self._keys),
+            principals=limited_principals(config, parts.keys),
             places=new.places,
         )
-        metrics.reload((model.name for model in config.models), (one.name for one in config.upstreams), secrets)
-        redactors = [] if self._recorder is None else [self._recorder.secrets]
-        if self._parts.page is not None:
-            redactors += [self._parts.page.recent.secrets, self._parts.page.captures.secrets]
+        parts.metrics.reload((model.name for model in config.models), (one.name for one in config.upstreams), secrets)
+        redactors = [] if parts.recorder is None else [parts.recorder.secrets]
+        if parts.page is not None:
+            redactors += [parts.page.recent.secrets, parts.page.captures.secrets]
         for redactor in redactors:
             redactor.reload(secrets)
         self.supervisor.reload(config.models, _without_secrets(secrets, self._environment), settings.max_loaded)
@@ -213,12 +210,13 @@ class Server:
 
     def record_reload(self, result: ReloadResult, *, is_counted: bool = True) -> None:
         """Report a reload in the metrics. Of several workers one counts it."""
-        self._metrics.set_reload(is_successful=result.error is None)
+        self._parts.metrics.set_reload(is_successful=result.error is None)
         if is_counted:
-            self._metrics.count_reload(result.outcome)
+            self._parts.metrics.count_reload(result.outcome)
 
     async def stop(self) -> bool:
         """Drain: wait for running requests up to the limit, then abort them. Returns whether all finished."""
+        parts = self._parts
         self._app.is_draining = True
         self._repair_summary.stop()
         self.routes.drain()
@@ -231,20 +229,19 @@ class Server:
             await self._listener.wait_idle(_ABORT_GRACE_S)
         await self._listener.close()
         await self.routes.close()
-        await self._mirror.close()
-        await self._limits.close()
-        for store in (self._store, self._stream_store, self._response_store):
+        await parts.mirror.close()
+        await parts.limits.close()
+        for store in (self._store, parts.stream_store, parts.response_store):
             if store is not None:
                 await store.close()
         await self.upstreams.stop()
-        if self._worker_sync is not None:
-            await self._worker_sync.stop()
+        await parts.worker_sync.stop()
         await self.supervisor.stop(_ENGINES_STOP_S)
         await self._pool.close()
-        if self._recorder is not None:
-            await asyncio.to_thread(self._recorder.close)
-        if self._tracer is not None:
-            await asyncio.to_thread(self._tracer.close)
+        if parts.recorder is not None:
+            await asyncio.to_thread(parts.recorder.close)
+        if parts.tracer is not None:
+            await asyncio.to_thread(parts.tracer.close)
         return is_finished
 
     def abort_all(self) -> None:
@@ -267,7 +264,7 @@ class Server:
             allowed_hosts=settings.allowed_hosts,
             cors_origins=settings.cors_origins,
             is_tls=settings.ssl_cert_file is not None,
-            has_keys=not self._keys.allows_anonymous,
+            has_keys=not self._parts.keys.allows_anonymous,
         )
 
 

@@ -28,13 +28,12 @@ class UpstreamIdOwners:
     With several workers each stores the ids that it sent, and queries the others for unknown ones.
     """
 
-    def __init__(self, *, is_strict: bool, worker_sync: WorkerSync | None = None, limit: int = MAX_IDS) -> None:
+    def __init__(self, worker_sync: WorkerSync, *, is_strict: bool, limit: int = MAX_IDS) -> None:
         self.is_strict = is_strict
         self._worker_sync = worker_sync
         self._limit = limit
         self._owners: OrderedDict[str, str] = OrderedDict()
-        if worker_sync is not None:
-            worker_sync.register(_OWNER_TOPIC, self._answer_query)
+        worker_sync.register(_OWNER_TOPIC, self._answer_query)
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -56,7 +55,7 @@ class UpstreamIdOwners:
             return set()
         unowned = {state_id for state_id in ids if self._owners.get(state_id) != principal}
         unknown = [state_id for state_id in unowned if state_id not in self._owners]
-        if unknown and self._worker_sync is not None:
+        if unknown:
             for reply in await self._worker_sync.gather(_OWNER_TOPIC, {"principal": principal, "ids": unknown}):
                 unowned.difference_update(reply.decode().split("\n"))
         return unowned

@@ -169,18 +169,15 @@ class UpstreamAttempt:
         The longest silence is `first_byte_s` while the prompt is processed, `idle_s` after the first content. A role
         alone is not content: some servers send it before they process the prompt.
         """
-        lease = self.lease
-        left_s = lease.idle_s  # at most: the limit is lower after the first content
-        if not self.is_paused:
-            is_generating = self.stage is _GENERATING
-            limit_s = lease.idle_s if is_generating else lease.first_byte_s
-            keep_alive_s = max(lease.idle_s, (1 if is_generating else _KEEP_ALIVE_FACTOR) * lease.first_byte_s)
-            last_content_at = max(self._last_content_at, self.last_sent_at)
-            deadline = min(self.last_received_at + limit_s, last_content_at + keep_alive_s)
-            left_s = min(left_s, deadline - time.monotonic())
-            if left_s <= 0:
-                self.fail(error_mapping.timeout_failure(limit_s))
-        self._schedule(left_s, self._watch_silence)
+        lease, now, is_generating = self.lease, time.monotonic(), self.stage is _GENERATING
+        limit_s = lease.idle_s if is_generating else lease.first_byte_s
+        keep_alive_s = max(lease.idle_s, (1 if is_generating else _KEEP_ALIVE_FACTOR) * lease.first_byte_s)
+        last_content_at = max(self._last_content_at, self.last_sent_at)
+        deadline = min(self.last_received_at + limit_s, last_content_at + keep_alive_s)
+        if now >= deadline and not self.is_paused:
+            self.fail(error_mapping.timeout_failure(limit_s))
+        # `idle_s` at most, since the deadline is earlier after the first content.
+        self._schedule(lease.idle_s if self.is_paused else min(lease.idle_s, deadline - now), self._watch_silence)
 
     async def send(
         self,

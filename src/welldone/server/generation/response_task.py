@@ -349,7 +349,7 @@ class ResponseTask(ClientOutput):
             observers: list[StreamObserver] = []
             if self._parts.recorder is not None and lease.upstream is not None:
                 observers.append(self._parts.recorder.begin(path, body, lease.name, self._ctx.id))
-            if self._parts.mirror is not None and self._part_count == number == 1 and way is None:
+            if self._part_count == number == 1 and way is None:
                 first_reply = self._parts.mirror.begin(lease, endpoint, path, body, self._ctx.id)
                 observers += [] if first_reply is None else [first_reply]
             del body

@@ -42,7 +42,7 @@ class InspectorApi:
     """Handlers of the inspector. `is_admin` decides whether a principal sees the servers behind this one."""
 
     def __init__(
-        self, captures: CaptureStore, *, worker_sync: WorkerSync | None, body_s: float, is_admin: Callable[[str], bool]
+        self, captures: CaptureStore, *, worker_sync: WorkerSync, body_s: float, is_admin: Callable[[str], bool]
     ) -> None:
         self._captures = captures
         self._worker_sync = worker_sync
@@ -51,14 +51,13 @@ class InspectorApi:
         self._threads = ThreadPoolExecutor(CONCURRENT_LINTS, "lint")
         self._lint_slots = threading.BoundedSemaphore(CONCURRENT_LINTS)
         self._uploads = 0
-        if worker_sync is not None:
-            worker_sync.register(_CAPTURE_TOPIC, self._encode_capture)
+        worker_sync.register(_CAPTURE_TOPIC, self._encode_capture)
 
     async def get_capture(self, ctx: RequestContext) -> HttpResponse:
         """`GET …/tapes/{id}?from=N`: the steps of a capture from step N on, from whichever worker has it."""
         query = {"principal": ctx.principal, "id": _last_path_segment(ctx), "from": _read_first_step(ctx.request.query)}
         body = await self._encode_capture(query)
-        if not body and self._worker_sync is not None:
+        if not body:
             body = next(iter(await self._worker_sync.gather(_CAPTURE_TOPIC, query)), b"")
         if not body:
             raise ApiError(404, "No capture has this id. It has not started yet, or was discarded.", code="not_found")

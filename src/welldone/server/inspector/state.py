@@ -186,11 +186,8 @@ class StateApi:
 
     def __post_init__(self) -> None:
         self._started_at = time.monotonic()
-        self._workers = 1
-        if self.parts.worker_sync is not None:
-            self._workers = self.parts.worker_sync.count
-            self.parts.worker_sync.register("state", self._encode_worker_counts)
-            self.parts.worker_sync.register("recording", self._encode_recording_name)
+        self.parts.worker_sync.register("state", self._encode_worker_counts)
+        self.parts.worker_sync.register("recording", self._encode_recording_name)
 
     async def get_state(self, ctx: RequestContext) -> HttpResponse:
         """`GET …/state`: everything that the client may see."""
@@ -205,7 +202,7 @@ class StateApi:
             version=__version__,
             now=self.parts.now(),
             uptime_s=time.monotonic() - self._started_at,
-            workers=self._workers,
+            workers=self.parts.worker_sync.count,
             is_admin=is_admin,
             has_metrics=self.parts.keys.may_read_metrics(ctx.principal),
             principal=ctx.principal,
@@ -254,9 +251,8 @@ class StateApi:
 
     async def _all_worker_counts(self, principal: str | None) -> WorkerCounts:
         counts = self._worker_counts(principal)
-        if self.parts.worker_sync is not None:
-            for reply in await self.parts.worker_sync.gather("state", {"principal": principal}):
-                counts.add(msgspec.json.decode(reply, type=WorkerCounts))
+        for reply in await self.parts.worker_sync.gather("state", {"principal": principal}):
+            counts.add(msgspec.json.decode(reply, type=WorkerCounts))
         return counts
 
     async def _encode_recording_name(self, query: WorkerQuery) -> bytes:
@@ -266,7 +262,7 @@ class StateApi:
     async def _find_recording_name(self, recorder: TraceRecorder, request_id: str) -> str | None:
         # All workers write into one folder, but only the one that recorded a request has its file name.
         name = recorder.find(request_id)
-        if name is None and self.parts.worker_sync is not None:
+        if name is None:
             names = await self.parts.worker_sync.gather("recording", {"id": request_id})
             name = names[0].decode() if names else None
         return name
@@ -310,7 +306,7 @@ class StateApi:
             running=counts.running,
             waiting=counts.waiting,
             # `settings.limit` is the share of one worker.
-            limit=upstream.settings.limit * self._workers,
+            limit=upstream.settings.limit * self.parts.worker_sync.count,
             models=list(models[:_MODELS_LIMIT]),
             retry_after_s=upstream.retry_after_s,
             ttft_s=LatencyQuantiles(

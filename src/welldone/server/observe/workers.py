@@ -108,13 +108,16 @@ class Worker:
 
 
 class WorkerSync:
-    """Connects a worker to the others. `render` returns its own /metrics page; it is called in a thread."""
+    """Connects a worker to the others; without `worker` there are none.
 
-    def __init__(self, worker: Worker, render: Callable[[], tuple[str, bytes]]) -> None:
+    `render` returns its own /metrics page; it is called in a thread.
+    """
+
+    def __init__(self, worker: Worker | None, render: Callable[[], tuple[str, bytes]]) -> None:
         self._worker = worker
         self._render = render
         self._handlers: dict[str, QueryHandler] = {_METRICS_TOPIC: self._encode_metrics}
-        self.count: int = worker.count
+        self.count: int = 1 if worker is None else worker.count
         """Number of workers, including this one."""
         self._server: asyncio.Server | None = None
 
@@ -124,8 +127,9 @@ class WorkerSync:
 
     async def start(self) -> None:
         """Start to answer queries."""
-        path = self._path(self._worker.number)
-        self._server = await asyncio.start_unix_server(self._serve_connection, path, limit=_QUERY_LIMIT_BYTES)
+        if self._worker is not None:
+            path = self._path(self._worker.number)
+            self._server = await asyncio.start_unix_server(self._serve_connection, path, limit=_QUERY_LIMIT_BYTES)
 
     async def stop(self) -> None:
         """Stop answering queries."""
@@ -135,7 +139,8 @@ class WorkerSync:
     @property
     def others(self) -> tuple[int, ...]:
         """Numbers of the other workers."""
-        return tuple(number for number in range(1, self._worker.count + 1) if number != self._worker.number)
+        own = 1 if self._worker is None else self._worker.number
+        return tuple(number for number in range(1, self.count + 1) if number != own)
 
     async def query(self, number: int, topic: str, query: WorkerQuery) -> bytes | None:
         """The reply of another worker; None if it is late or gone."""
@@ -147,14 +152,17 @@ class WorkerSync:
 
     async def metrics_page(self) -> tuple[str, bytes]:
         """The content type and the body of the merged /metrics page; workers that are late are left out."""
+        content_type, own = await asyncio.to_thread(self._render)
+        if self._worker is None:
+            return content_type, own
         replies = await self._query_all(_METRICS_TOPIC, {})
         pages = [reply.decode() for reply in replies if reply is not None]
-        content_type, own = await asyncio.to_thread(self._render)
         missing, deaths = len(replies) - len(pages), self._worker.loads.deaths
         text = await asyncio.to_thread(merge_metrics_pages, [own.decode(), *pages], missing, deaths)
         return content_type, text.encode()
 
     def _path(self, number: int) -> Path:
+        assert self._worker is not None
         return self._worker.folder / f"{number}.sock"
 
     async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -51,7 +51,7 @@ class ResumeService:
         self._body_budget = parts.body_budget
         self.registry: StreamRegistry = StreamRegistry(parts.settings)
         parts.metrics.watch_streams(self.registry)
-        self._workers = None if parts.worker_sync is None else WorkerStreams(parts.worker_sync, self.registry)
+        self._workers = WorkerStreams(parts.worker_sync, self.registry)
         self._copies = None if parts.stream_store is None else StoreCopies(parts.stream_store, self.registry)
 
     async def wait_idle(self, within_s: float) -> bool:
@@ -177,7 +177,7 @@ class ResumeService:
             StoreUnavailableError: no process here has it, and the store did not say whether it has it.
         """
         source: EventSource | None = self.registry.get(principal, stream_id)
-        if source is None and self._workers is not None:
+        if source is None:
             source = await self._workers.find(principal, stream_id)
         if source is None and self._store is not None:
             source = await StoreSource(self._store, principal, stream_id).find()
