@@ -22,7 +22,7 @@ KEY = "sk-of-a-server-on-loopback"  # not a secret: it is valid only while the s
 
 _INSTALL_S = 3600.0  # llama-cpp-python is compiled: five minutes on two cores
 _CONVERT_S = 600.0
-_START_S = 300.0  # vLLM takes 50 s on an idle machine
+_START_S = 900.0  # vLLM takes 50 s on an idle machine, and some minutes on a busy one
 _REPLY_S = 60.0
 _STOP_S = 20.0
 _POLL_S = 0.5
@@ -39,7 +39,7 @@ def install(server: Server) -> Path:
     """Install the server if it is missing or its lock file has changed; returns the folder of its programs."""
     if server.lock is None:
         return Path(sys.executable).parent
-    lock, folder = ROOT / "requirements" / f"{server.lock}.txt", HOME / server.name
+    lock, folder = ROOT / "requirements" / f"{server.lock}.txt", HOME / server.lock.removeprefix("servers-")
     ready, digest = folder / ".ready", hashlib.sha256(lock.read_bytes() + repr(server.build).encode()).hexdigest()
     if not ready.exists() or ready.read_text() != digest:
         print(f"{server.name}: installing", flush=True)
@@ -111,7 +111,7 @@ def running_server(server: Server, values: Mapping[str, str], work: Path) -> Ite
     """Run the server and wait until it answers; yields its URL. `values` replace the placeholders."""
     for name, text in server.files.items():
         (work / name).write_text(text.format_map(values))
-    (work / "hub").mkdir()  # huggingface_hub fails without a cache folder
+    (work / "hub").mkdir(exist_ok=True)  # huggingface_hub fails without a cache folder
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_REMOVED_VARIABLES)}
     log = work / "log"
     with log.open("wb") as output:

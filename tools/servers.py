@@ -150,7 +150,7 @@ def _install_all(names: list[str], gguf: Path) -> int:
         if server.name in names:
             try:
                 programs = install(server)
-                if "{folder}" in server.command:
+                if "{folder}" in server.command or "{tiny}" in server.command:
                     convert_model(_converter(server, programs), gguf, TEMPLATE)
             except ServerError as error:
                 print(f"{server.name}: {error}", file=sys.stderr)
@@ -229,12 +229,19 @@ def _start(server: Server, gguf: Path, stack: ExitStack) -> tuple[str, str]:
     work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="servers-", ignore_cleanup_errors=True)))
     if "{folder}" in server.command:
         folder = convert_model(_converter(server, programs), gguf, TEMPLATE)
-        folder = make_tiny_model(programs, folder) if server.is_tiny else folder
         (work / MODEL).symlink_to(folder)  # servers report the path as the model id
+    if "{tiny}" in server.command:
+        folder = make_tiny_model(programs, convert_model(_converter(server, programs), gguf, TEMPLATE))
+        cache = work / "hub" / f"models--{MODEL}"
+        (cache / "snapshots").mkdir(parents=True)
+        (cache / "snapshots" / "tiny").symlink_to(folder)
+        (cache / "refs").mkdir()
+        (cache / "refs" / "main").write_text("tiny")
     values = {
         "bin": f"{programs}/",
         "gguf": str(gguf),
         "folder": MODEL,
+        "tiny": MODEL,
         "template": str(TEMPLATE),
         "root": f"{ROOT}/",
         "tools": f"{ROOT}/tools/",

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-HIDDEN, HEADS, KEY_VALUE_HEADS, LAYERS, INNER = 64, 4, 2, 2, 128
+HIDDEN, HEADS, KEY_VALUE_HEADS, LAYERS, INNER = 64, 2, 1, 2, 128  # vLLM takes heads of 32 on a CPU, not smaller ones
 SIZES = {
     "hidden_size": HIDDEN,
     "num_attention_heads": HEADS,
@@ -46,6 +46,8 @@ def main(source: Path, folder: Path) -> None:
         for projection, rows, columns in (("gate", INNER, HIDDEN), ("up", INNER, HIDDEN), ("down", HIDDEN, INNER)):
             weights[f"{name}.mlp.{projection}_proj.weight"] = matrix(rows, columns)
     save_file({name: weight.astype(np.float32) for name, weight in weights.items()}, folder / "model.safetensors")
+    index = {"weight_map": dict.fromkeys(weights, "model.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), "utf-8")  # mlx-lm lists no model without it
     for file in source.iterdir():
         if file.name not in ("config.json", "model.safetensors", "tokenizer.json"):
             shutil.copy(file, folder)
