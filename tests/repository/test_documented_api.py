@@ -148,6 +148,7 @@ FOREIGN_NAMES = {
     "LiteLLM": "allowed_fails cooldown_time drop_params failure_callback master_key max_parallel_requests num_retries "
     "num_workers redis_host routing_strategy stream_timeout success_callback",
     "OpenTelemetry": "parentbased_traceidratio",
+    "SGLang": "popen_launch_server",
     "tests, and an example": "test_agent_loop test_json_mode the_case",
 }
 """Names of other programs, and examples."""

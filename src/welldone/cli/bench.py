@@ -27,7 +27,6 @@ import re
 import signal
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -55,7 +54,7 @@ from welldone.cli.option_types import check_report_path, make_writable_folder
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.model import DEFAULT_SLOTS
-from welldone.reporting import sanitize_text
+from welldone.reporting import sanitize_text, write_report
 
 # `welldone bench compare`: compare two reports, with confidence intervals.
 
@@ -414,19 +413,17 @@ def _output_report(report: BenchReport, options: Namespace) -> None:
 
 def _write_reports(report: BenchReport, options: Namespace) -> list[Path]:
     """Write all files that can be written, then raise `UsageError` for the others."""
-    outputs: list[tuple[Path, Callable[[BenchReport], str]]] = [
-        (path, BENCH_REPORT_FORMATS[path.suffix.lower()]) for path in options.report
-    ]
+    outputs = [(path, BENCH_REPORT_FORMATS) for path in options.report]
     if options.results_dir is not None:
         # The path that inference-benchmarker would write to.
         name = _UNSAFE_CHARACTERS.sub("_", str(options.tokenizer or report.model))[:100]
         path = options.results_dir / f"{name}_{datetime.now(UTC):%Y-%m-%d-%H-%M-%S}.json"
-        outputs.append((path, data.render_inference_benchmarker))
+        outputs.append((path, {".json": data.render_inference_benchmarker}))
     written, failed = [], []
-    for path, render in outputs:
+    for path, formats in outputs:
         try:
             with ui.file_errors("write", path):
-                path.write_bytes(f"{render(report)}\n".encode())
+                write_report(report, path, formats)
             written.append(path)
         except UsageError as error:
             failed.append(str(error))
