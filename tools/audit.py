@@ -40,7 +40,8 @@ _VENDORED_HEAD = """
 ## Files of others in the package
 
 These files are inlined into pages, so that a page works without a network. Each is the file of the npm package, whose
-version `tests/web/package.json` pins. `make audit` verifies the hashes.
+version `tests/web/package.json` pins. `make audit` verifies the hashes. For another version, change the pin, copy the
+file from `node_modules`, and update `manifest.json` beside it.
 
 | file | package | licence | size | used for |
 |---|---|---|---|---|

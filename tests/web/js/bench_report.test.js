@@ -13,6 +13,7 @@ import {
     parseReport,
     requestCounts,
     samples,
+    timeTicks,
     tokenRates,
     verdict,
 } from "../../../src/welldone/bench/reports/page/numbers.mjs";
@@ -54,6 +55,14 @@ test("numbers have three significant digits", () => {
     for (const [value, text] of times) assert.equal(formatSeconds(value), text);
     assert.equal(formatPercent(0.125), "12.5 %");
     assert.equal(formatPercent(null), "-");
+});
+
+test("ticks have one unit, and as many digits as they need", () => {
+    assert.deepEqual(timeTicks([0, 0.25, 0.5], 0.25), ["0 ms", "250 ms", "500 ms"]);
+    assert.deepEqual(timeTicks([0, 0.25, 1], 0.25), ["0.00 s", "0.25 s", "1.00 s"]);
+    assert.deepEqual(timeTicks([10, 20], 10), ["10 s", "20 s"]);
+    assert.deepEqual(timeTicks([0.0001, 0.0002], 0.0001), ["100 µs", "200 µs"]);
+    assert.deepEqual(timeTicks([0.0175, 0.02], 0.0025), ["17.5 ms", "20.0 ms"]);
 });
 
 test("a value has the unit of its metric", () => {

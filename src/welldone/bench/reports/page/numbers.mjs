@@ -25,9 +25,18 @@ export function formatSeconds(seconds) {
 }
 
 /** @param {number} seconds @returns {[number, string]} */
-export function timeUnit(seconds) {
+function timeUnit(seconds) {
   if (seconds > 0 && seconds < 0.0009995) return [1e6, "µs"];
   return seconds < 0.9995 ? [1e3, "ms"] : [1, "s"];
+}
+
+/** Labels of ticks, all in one unit. @param {number[]} ticks @param {number} step between two of them */
+export function timeTicks(ticks, step) {
+  const [factor, unit] = timeUnit(Math.max(...ticks.map(Math.abs)));
+  let digits = 0;
+  while (digits < 6 && Math.abs(step * factor - Number((step * factor).toFixed(digits))) > 1e-6 * step * factor)
+    digits++;
+  return ticks.map((tick) => `${(tick * factor).toFixed(digits)} ${unit}`);
 }
 
 /** @param {unknown} share */

@@ -1,6 +1,6 @@
 // Elements and plots of the report. Text only ever becomes text nodes.
 
-import { formatSeconds, timeUnit } from "./numbers.mjs";
+import { formatSeconds, timeTicks } from "./numbers.mjs";
 
 // Elements.
 
@@ -112,18 +112,14 @@ export function axis(more = {}) {
 /** An axis below the plot. @param {Partial<uPlot.Axis>} more */
 export const xAxis = (more) => axis({ size: 32, ...more });
 
-/** Labels of ticks in one unit. @type {uPlot.Axis.DynamicValues} */
-function timeTicks(_plot, splits, _axis, _space, step) {
-  const [factor, unit] = timeUnit(Math.max(...splits.map(Math.abs)));
-  const digits = Math.min(Math.max(0, -Math.floor(Math.log10(step * factor) + 1e-9)), 6);
-  return splits.map((split) => (split === null ? "" : `${(split * factor).toFixed(digits)} ${unit}`));
-}
-
 /** @type {uPlot.Axis.DynamicValues} */
 const logTimeTicks = (_plot, splits) => splits.map((split) => (split === null ? "" : formatSeconds(split)));
 
+/** @type {uPlot.Axis.DynamicValues} */
+const linearTimeTicks = (_plot, splits, _axis, _space, step) => timeTicks(splits, step);
+
 /** Settings of an axis of times. @param {boolean} isLog */
-export const timeAxis = (isLog) => ({ values: isLog ? logTimeTicks : timeTicks });
+export const timeAxis = (isLog) => ({ values: isLog ? logTimeTicks : linearTimeTicks });
 
 /** A scale from the lowest to the highest value. @param {boolean} isLog @returns {uPlot.Scale} */
 export const tightScale = (isLog) => ({ time: false, distr: isLog ? 3 : 1, range: (_plot, low, high) => [low, high] });
