@@ -122,6 +122,14 @@ def test_of_many_requests_a_sample_is_in_the_page_with_all_rare_failures() -> No
     assert sum(shown.outcomes.values()) == 100  # the numbers of the step are those of the run
 
 
+def test_a_small_step_keeps_its_requests_beside_a_large_one() -> None:
+    large = _with_records(*[record(number % 100) for number in range(20_000)]).steps[0]
+    small = step("warmup", [record(number) for number in range(150)])
+    counts = [len(one.records) for one in Page(rich(steps=(small, large))).report.steps]
+    assert counts[0] == 150
+    assert 5_000 < counts[1] <= 8_000
+
+
 def test_many_failed_requests_leave_room_for_successful_ones() -> None:
     records = [record(n % 100, outcome=RequestOutcome.CUT if n % 10 else RequestOutcome.OK) for n in range(20_000)]
     (shown,) = Page(_with_records(*records)).report.steps

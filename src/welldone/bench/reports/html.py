@@ -35,20 +35,17 @@ def render_html(report: BenchReport) -> str:
     thinned, each = _thin(report)
     style = _file("vendor/uPlot.min.css") + _file("report.css")
     library, script = _file("vendor/uPlot.iife.min.js"), _join_modules()
-    return (
-        Template(_file("report.html"))
-        .substitute(
-            policy=f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src {_hash(style)}; "
-            f"script-src {_hash(library)} {_hash(script)}",
-            style=style,
-            text=html.escape("\n".join(report_lines(report, _TEXT_WIDTH))),
-            each=each,
-            report=render_json(thinned).replace("<", "\\u003c"),
-            licence=_file("vendor/uPlot.LICENSE"),
-            library=library,
-            script=script,
-        )
-        .rstrip()
+    page = Template(_file("report.html").rstrip())
+    return page.substitute(
+        policy=f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src {_hash(style)}; "
+        f"script-src {_hash(library)} {_hash(script)}",
+        style=style,
+        text=html.escape("\n".join(report_lines(report, _TEXT_WIDTH))),
+        each=each,
+        report=render_json(thinned).replace("<", "\\u003c"),
+        licence=_file("vendor/uPlot.LICENSE"),
+        library=library,
+        script=script,
     )
 
 
@@ -70,15 +67,15 @@ def _thin(report: BenchReport) -> tuple[BenchReport, int]:
     """Return the report with as many requests and times as a page can hold, and a number n: every n-th successful
     request of a step has all its chunk times, the others fewer."""
     shown = report.steps[:_MAX_STEPS]
-    kept = [_sample_records(step.records, _MAX_RECORDS // len(shown)) for step in shown]
+    share = min(1.0, _MAX_RECORDS / max(1, sum(len(step.records) for step in shown)))
+    fewest = _MAX_RECORDS // _MAX_STEPS
+    kept = [_sample_records(step.records, max(int(share * len(step.records)), fewest)) for step in shown]
     times = sum(len(record.times) for records in kept for record in records)
     each = ceil(2 * times / _MAX_CHUNK_TIMES) if times > _MAX_CHUNK_TIMES else 1
-    thinned = [_thin_times(records, each) for records in kept]
-    steps = [
-        msgspec.structs.replace(step, records=records)
-        for step, records in zip(report.steps, [*thinned, *[()] * (len(report.steps) - len(shown))], strict=True)
-    ]
-    return msgspec.structs.replace(report, steps=tuple(steps)), each
+    replace = msgspec.structs.replace
+    steps = [replace(step, records=_thin_times(records, each)) for step, records in zip(shown, kept, strict=True)]
+    steps += [replace(step, records=()) for step in report.steps[_MAX_STEPS:]]
+    return replace(report, steps=tuple(steps)), each
 
 
 def _sample_records(records: tuple[BenchRecord, ...], count: int) -> tuple[BenchRecord, ...]:
