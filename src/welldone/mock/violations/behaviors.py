@@ -181,11 +181,10 @@ def _edits_replies(edit: Callable[[Json], Json | None]) -> MockBehavior:
     return lambda exchange: exchange.edited(edit) if exchange.http_request.method == "POST" else exchange.reply
 
 
-def _reports_stop_for_length(chunk: Json) -> Json:
-    for choice in _choices(chunk):
-        if choice.get("finish_reason") == "length":
-            choice["finish_reason"] = "stop"
-    return chunk
+def _replaces(name: str, right: str, wrong: str) -> MockBehavior:
+    """Return a behaviour that replaces the value of a member, wherever it stands."""
+    before, after = f'"{name}": "{right}"', f'"{name}": "{wrong}"'
+    return _edits_replies(lambda chunk: json.loads(json.dumps(chunk).replace(before, after)))
 
 
 def _reports_completed(chunk: Json) -> Json:
@@ -194,22 +193,6 @@ def _reports_completed(chunk: Json) -> Json:
         return chunk | {"type": "response.completed", "response": _reports_completed(chunk["response"])}
     if chunk.get("object") == "response" and chunk.get("status") == "incomplete":
         return chunk | {"status": "completed", "incomplete_details": None}
-    return chunk
-
-
-def _reports_end_turn(chunk: Json) -> Json:
-    """Report a truncated message as complete."""
-    message = as_object(chunk.get("delta")) if chunk.get("type") == "message_delta" else chunk
-    if message.get("stop_reason") == "max_tokens":
-        message["stop_reason"] = "end_turn"
-    return chunk
-
-
-def _reports_stop(chunk: Json) -> Json:
-    """Report a truncated candidate as complete."""
-    for candidate in map(as_object, as_list(chunk.get("candidates"))):
-        if candidate.get("finishReason") == "MAX_TOKENS":
-            candidate["finishReason"] = "STOP"
     return chunk
 
 
@@ -334,7 +317,7 @@ BEHAVIORS: Mapping[str, MockBehavior] = {
         lambda exchange: {} if "stream" in exchange.fields else {"stream": True}
     ),
     "delta-concat-equals-full": _changes_stream(_drops_a_chunk),
-    "fin-length": _edits_replies(_reports_stop_for_length),
+    "fin-length": _replaces("finish_reason", "length", "stop"),
     "use-whole-request": _counts_one_choice,
     "tool-no-markup-leak": _leaks_tool_markup,
     "err-refused-4xx": _bad_json_as_500,
@@ -346,9 +329,9 @@ BEHAVIORS: Mapping[str, MockBehavior] = {
     "resp-incomplete": _edits_replies(_reports_completed),
     "resp-compact": _edits_path("POST", "/v1/responses/compact", lambda reply: reply | {"object": "response"}),
     "resp-socket": _closes_socket,
-    "msg-max-tokens": _edits_replies(_reports_end_turn),
+    "msg-max-tokens": _replaces("stop_reason", "max_tokens", "end_turn"),
     "msg-count-tokens": _edits_path("POST", "/count_tokens", lambda count: {"tokens": count["input_tokens"]}),
-    "gem-max-tokens": _edits_replies(_reports_stop),
+    "gem-max-tokens": _replaces("finishReason", "MAX_TOKENS", "STOP"),
     "gem-count-tokens": _edits_path("POST", ":countTokens", lambda count: {"tokens": count["totalTokens"]}),
     "ns-models-list": _edits_path("GET", "/v1/models", lambda models: {"data": models["data"]}),
     "live-stop-not-leaked": _leaks_stop_string,
