@@ -26,7 +26,7 @@ from welldone.cli.server_status import ModelStatus, RequestStatus, ServerStatus,
 from welldone.cli.ui import EXIT_CODE_MEANINGS
 from welldone.config.settings import Setting, SettingField
 from welldone.protocol import finish_reasons, state
-from welldone.protocol.catalog import FAMILIES, RULES, Detection, Kind, Rule, Severity
+from welldone.protocol.catalog import FAMILIES, RULES, Detection, Form, Kind, Rule, Severity
 from welldone.schemas.anthropic import AnthropicRequest
 from welldone.schemas.chat import ChatRequest, CompletionRequest
 from welldone.schemas.fields import FieldHandling, FieldInfo, describe_fields
@@ -152,14 +152,24 @@ def _finish_reasons() -> str:
 
 
 def _rule_row(rule: Rule) -> str:
-    clients = "".join(f"- {client}\n" for client in rule.affects) or "- none known\n"
+    forms = "".join(_form_section(rule, name, form) for name, form in rule.forms.items())
     return (
         f"{rule.summary}\n\n"
         f"| kind | severity | endpoint | repair |\n|---|---|---|---|\n"
         f"| {rule.kind} | {rule.severity} | {', '.join(rule.endpoints)} | {rule.repairability}: {rule.repair} |\n\n"
         f"**Source.** {rule.source}: {_cell(rule.section)} ({rule.date}).\n\n"
-        f"**Affected clients.**\n\n{clients}"
+        f"**Affected clients.** Each is measured with the version named, or read in its source.\n\n{forms}"
     )
+
+
+def _form_section(rule: Rule, name: str, form: Form) -> str:
+    """The clients that one form of a violation affects; with its name, if the rule has several."""
+    if len(rule.forms) == 1:
+        return "".join(f"- {client}\n" for client in form.affects) or "- none known\n"
+    kind = "" if form.kind is None else f", {form.kind}"
+    name = {"any": "any other", "accepted": "accepted by the known clients"}.get(name, name)
+    clients = "".join(f"  - {client}\n" for client in form.affects) or "  - none known\n"
+    return f"- *{name}* ({form.severity}{kind})\n{clients}"
 
 
 def _rule_index() -> str:
@@ -277,8 +287,9 @@ added at any time, so ignore unknown ones.
 | `findings[].rule`, `.severity` | rule id; `breaks`, `tolerated` or `style` |
 | `findings[].frame`, `.byte` | number of the frame, from 1, and its offset in the body; null: the whole reply |
 | `findings[].observed`, `.expected` | the value in the reply (at most 200 characters), and the expected one |
-| `findings[].affects` | affected clients, each as `client: what happens` |
+| `findings[].affects` | clients that this form affects, each as `client: what happens (measured with …)` |
 | `findings[].kind` | what the rule rests on: `specified`, `observed`, `breaks` or `advice` |
+| `findings[].form` | what is wrong, such as `missing` or `null`; null if the rule has one form |
 | `findings[].cause` | the rule whose violation in the same reply explains this one; null for a root cause |
 
 `welldone fix --report FILE`:

@@ -26,7 +26,7 @@ def test_the_json_of_lint_has_these_fields_and_no_others(name: str, here: Run) -
     assert verdict["version"] == 2
     assert verdict["verdict"] in {"pass", "warn", "fail"}
     for finding in verdict["findings"]:
-        names = ["rule", "severity", "frame", "byte", "observed", "expected", "affects", "cause", "kind"]
+        names = ["rule", "severity", "frame", "byte", "observed", "expected", "affects", "cause", "kind", "form"]
         assert list(finding) == names
         assert finding["kind"] in set(Kind)
         assert finding["cause"] is None or finding["cause"] in {one["rule"] for one in verdict["findings"]}
@@ -89,7 +89,7 @@ def test_rules_json_lists_all_rules(here: Run) -> None:
     assert (ran.code, ran.err) == (0, b"")
     listed = json.loads(ran.out)
     assert list(listed) == ["version", "rules"]
-    assert listed["version"] == 2
+    assert listed["version"] == 3
     assert len(listed["rules"]) == len(RULES)
     for rule in listed["rules"]:
         assert list(rule) == [
@@ -98,15 +98,14 @@ def test_rules_json_lists_all_rules(here: Run) -> None:
             "source",
             "section",
             "date",
-            "severity",
             "endpoints",
             "summary",
-            "affects",
+            "forms",
             "repairability",
             "repair",
             "detection",
         ]
-        assert rule["severity"] in {"breaks", "tolerated", "style"}
+        assert {form["severity"] for form in rule["forms"].values()} <= {"breaks", "tolerated", "style"}
         assert rule["repairability"] in {"lossless", "partial", "report"}
         assert rule["detection"] in {"reply", "probe"}
     assert [rule["id"] for rule in listed["rules"]] == list(RULES)

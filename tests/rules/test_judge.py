@@ -533,11 +533,11 @@ def test_a_chunk_without_a_choice_violates_one_rule_for_any_request() -> None:
     assert "env-placeholder-chunk" in judge(Trace(body=body, request=with_usage)).counts
 
 
-@pytest.mark.parametrize(("member", "severity"), [('"id":null', "breaks"), ('"id":""', "tolerated")])
-def test_an_empty_string_on_a_later_delta_is_less_severe_than_null(member: str, severity: str) -> None:
+@pytest.mark.parametrize(("member", "form"), [('"id":null', "null"), ('"id":""', "wrong value: empty")])
+def test_an_empty_string_on_a_later_delta_is_another_form_than_null(member: str, form: str) -> None:
     later = b'{"index":0,%b,"function":{"arguments":"{}"}}' % member.encode()
     body = chat(call(0, **GET), call(0, function={"arguments": "LATER"}), finish="tool_calls")
     body = body.replace(b'{"index":0,"function":{"arguments":"LATER"}}', later)
     assert later in body
     found = [finding for finding in judge(Trace(body=body)).findings if finding.rule == "tool-later-fields-absent"]
-    assert [finding.severity for finding in found] == [severity]
+    assert [finding.form for finding in found] == [form]

@@ -1,5 +1,6 @@
 """The report of a check: verdicts by probe and by rule, findings and cost. Every output format is rendered from it."""
 
+import re
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import TypeVar
@@ -12,6 +13,11 @@ VERSION = 2
 """Version of the JSON form. A new version is needed when a field changes its meaning or goes; new fields may come."""
 
 
+CLIENT_LIBRARIES = {"opencode": "ai-sdk", "claude-code": "anthropic-sdk-typescript"}
+"""Programs that read streams with another client's library."""
+_CLIENT_WITH_VARIANT = re.compile(r"AI SDK\b|(?:openai-(?:python|node)|anthropic-sdk-(?:python|typescript))\b")
+"""The beginning of a name such as `AI SDK openai` or `openai-python .stream()`."""
+
 KeyT = TypeVar("KeyT")
 ItemT = TypeVar("ItemT")
 
@@ -22,6 +28,13 @@ def group_by(items: Iterable[ItemT], key: Callable[[ItemT], KeyT]) -> dict[KeyT,
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
+
+
+def affected_clients(affects: Iterable[str]) -> set[str]:
+    """Profile names of the clients in `client: effect`."""
+    names = [effect.partition(":")[0] for effect in affects]
+    variants = [(name, _CLIENT_WITH_VARIANT.match(name)) for name in names]
+    return {name.lower() if found is None else found[0].lower().replace(" ", "-") for name, found in variants}
 
 
 class Verdict(StrEnum):

@@ -3,14 +3,14 @@
 A profile is a client: it selects the rules whose violations are known to affect that client.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from welldone.check.probes import PROBES_BY_DIALECT
+from welldone.check.report import CLIENT_LIBRARIES, affected_clients
 from welldone.check.settings import CHAT, DIALECTS
 from welldone.config.settings import did_you_mean, unknown_name, unknown_rule
-from welldone.protocol.catalog import RULES, Rule
+from welldone.protocol.catalog import RULES
 
 CLIENTS = (
     *("openai-python", "openai-node", "ai-sdk", "langchain", "pydantic-ai", "litellm", "org-ai", "zed"),
@@ -19,24 +19,12 @@ CLIENTS = (
     *("google-genai-python", "google-genai-js"),
 )
 """Clients that were measured or whose code was read (docs/matrix.md)."""
-CLIENT_LIBRARIES = {"opencode": "ai-sdk", "claude-code": "anthropic-sdk-typescript"}
-"""Programs that read streams with another client's library."""
-
-_CLIENT_WITH_VARIANT = re.compile(r"AI SDK\b|(?:openai-(?:python|node)|anthropic-sdk-(?:python|typescript))\b")
-"""The beginning of a name such as `AI SDK 5` or `openai-python with_raw_response`."""
 
 
 def rules_for_client(client: str) -> frozenset[str]:
     """Ids of the rules that affect a client."""
     name = CLIENT_LIBRARIES.get(client, client)
-    return frozenset(rule.id for rule in RULES.values() if affected_clients(rule) & {name, "every client"})
-
-
-def affected_clients(rule: Rule) -> set[str]:
-    """Profile names of the clients that a violation of the rule affects."""
-    names = [name for effect in rule.affects for name in re.split(r", | and ", effect.partition(":")[0])]
-    variants = [(name, _CLIENT_WITH_VARIANT.match(name)) for name in names]
-    return {name.lower() if found is None else found[0].lower().replace(" ", "-") for name, found in variants}
+    return frozenset(rule.id for rule in RULES.values() if name in affected_clients(rule.affects))
 
 
 PROFILES = (*CLIENTS, *CLIENT_LIBRARIES)

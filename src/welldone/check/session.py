@@ -16,14 +16,16 @@ import msgspec
 from welldone.check.applicability import REFUSAL_RULES, applicable_rules
 from welldone.check.probe_client import AbortPredicate, ProbeClient, ServerFacts
 from welldone.check.reply import OVERLOAD_STATUSES, ExpectedReply, ProbeReply, ProbeRequest, RequestHeaders
+from welldone.check.report import CLIENT_LIBRARIES, affected_clients, group_by
 from welldone.check.settings import CheckDialect, Timeouts
 from welldone.check.socket_reply import as_response, is_event, is_last_message
 from welldone.http.connect import HttpClientError
 from welldone.http.recording_client import RecordedResponse
 from welldone.http.recording_socket import RecordingSocket, RefusedSocketError, SocketRecording
-from welldone.protocol.catalog import RULES, Kind, Severity
-from welldone.rules.judge import LintFinding, excerpt, judge
+from welldone.protocol.catalog import ANY, RULES
+from welldone.rules.judge import LintFinding, judge, make_finding
 from welldone.rules.root_causes import RootCauses
+from welldone.rules.rule_check import Violation
 
 REFUSED_4XX_RULE = "err-refused-4xx"
 KEEPALIVE_RULE = "live-keepalive-in-silence"
@@ -34,9 +36,6 @@ ENDED_IN_ERROR = "the answer ended in an error"
 COMPLETIONS_PATH = "/completions"
 _HTTP_FAMILIES = ("http", "sse", "end")
 """Families of rules that do not apply to messages of a WebSocket."""
-
-_KINDS = {Severity.BREAKS: Kind.BREAKS, Severity.TOLERATED: Kind.ADVICE}
-"""Kind of a violation that is milder or worse than its rule."""
 
 
 class UnsupportedError(Exception):
@@ -246,7 +245,7 @@ class Session:
         expected: str = "",
         *,
         frame: int | None = None,
-        severity: Severity | None = None,
+        form: str = ANY,
     ) -> None:
         """Judge a rule of the probe; if it did not pass, record a violation."""
         if rule not in self._rule_ids:
@@ -254,21 +253,9 @@ class Session:
         self.judged.setdefault(rule, []).append(reply)
         if passed:
             return
-        self.counts[rule] += 1
-        self.violations.append(
-            ProbeViolation(
-                reply=reply,
-                rule=rule,
-                kind=(RULES[rule].kind if severity is None else _KINDS[severity]).value,
-                severity=(severity or RULES[rule].severity).value,
-                affects=RULES[rule].affects,
-                frame=frame,
-                byte=None if frame is None else reply.view.frames[frame - 1].byte,
-                observed=excerpt(observed),
-                expected=excerpt(expected),
-                cause=RootCauses([one for one in self.violations if one.reply is reply], 0).cause_of(rule, frame),
-            )
-        )
+        violation = Violation(frame, observed, expected, form)
+        cause = RootCauses([one for one in self.violations if one.reply is reply], 0).cause_of(rule, frame)
+        self._add(reply, msgspec.structs.replace(make_finding(reply.view, rule, violation), cause=cause), 1)
 
     def not_applicable(self, rule: str, reason: str) -> None:
         """Record why a rule of the probe could not be judged."""
@@ -286,8 +273,15 @@ class Session:
         report = judge(reply.trace, rule_ids)
         for rule in (applicable_rules(reply.view) & rule_ids) | report.counts.keys():
             self.judged.setdefault(rule, []).append(reply)
-        self.counts.update(report.counts)
-        for finding in report.findings:
+        for rule, findings in group_by(report.findings, lambda finding: finding.rule).items():
+            for number, finding in enumerate(findings):
+                self._add(reply, finding, 1 if number else report.counts[rule] - len(findings) + 1)
+
+    def _add(self, reply: ProbeReply, finding: LintFinding, count: int) -> None:
+        """Record a violation, unless the profile's client accepts its form."""
+        profile = self._client.settings.profile
+        if profile is None or CLIENT_LIBRARIES.get(profile, profile) in affected_clients(finding.affects):
+            self.counts[finding.rule] += count
             self.violations.append(ProbeViolation(**msgspec.structs.asdict(finding), reply=reply))
 
     def _judge_status_and_silence(self, reply: ProbeReply) -> None:
@@ -295,7 +289,7 @@ class Session:
         if reply.status is None:
             if not reply.is_partial and not reply.failure:
                 observed = reply.recording.error or "no reply"
-                self.check_rule(REFUSED_4XX_RULE, reply, False, observed, expected, severity=Severity.BREAKS)
+                self.check_rule(REFUSED_4XX_RULE, reply, False, observed, expected, form="no reply")
         elif reply.status >= 400 and reply.status not in OVERLOAD_STATUSES and not reply.failure:
             self.check_rule(REFUSED_4XX_RULE, reply, reply.status < 500, reply.error_summary, expected)
         limit_s = self.timeouts.silence_s

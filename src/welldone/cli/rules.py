@@ -21,7 +21,7 @@ from welldone.protocol.catalog import FAMILIES, RULES, Rule
 from welldone.reporting import format_table, wrap_text
 from welldone.rules.rule_pages import read_page
 
-RULES_JSON_VERSION = 2
+RULES_JSON_VERSION = 3
 
 
 def run(arguments: list[str]) -> ExitCode:

@@ -10,7 +10,7 @@ from itertools import islice
 
 import msgspec
 
-from welldone.protocol.catalog import RULES, Kind, Severity
+from welldone.protocol.catalog import RULES, Kind
 from welldone.rules.checks import ALL_CHECKS
 from welldone.rules.root_causes import RootCauses
 from welldone.rules.rule_check import Violation
@@ -41,11 +41,13 @@ class LintFinding(msgspec.Struct, frozen=True):
     """Rule whose violation in the same reply explains this one."""
     kind: str = ""
     """What the rule rests on; empty in reports of versions before 0.3."""
+    form: str | None = None
+    """What is wrong, such as `missing` or `null`; None if the rule has one form. Severity and clients depend on it."""
 
     @property
     def label(self) -> str:
-        """Severity and kind as printed; one word if they are the same."""
-        return ", ".join(dict.fromkeys((self.severity, self.kind)))
+        """Severity, kind and form as printed."""
+        return ", ".join(dict.fromkeys((self.severity, self.kind))) + (f" ({self.form})" if self.form else "")
 
 
 class LintVerdict(StrEnum):
@@ -93,7 +95,7 @@ def judge(trace: Trace, rules: Collection[str] | None = None) -> LintReport:
             missing.update(missing_fields)
             continue
         violations = check.check(view)
-        listed = [_finding(view, check.rule, violation) for violation in islice(violations, MAX_FINDINGS_PER_RULE)]
+        listed = [make_finding(view, check.rule, violation) for violation in islice(violations, MAX_FINDINGS_PER_RULE)]
         if listed:
             findings += listed
             counts[check.rule] = len(listed) + sum(1 for _ in violations)
@@ -120,18 +122,20 @@ def has_content(trace: Trace) -> bool:
     return bool(trace.body.strip()) or trace.status is not None
 
 
-def _finding(view: TraceView, rule: str, violation: Violation) -> LintFinding:
+def make_finding(view: TraceView, rule: str, violation: Violation) -> LintFinding:
+    """The finding of a violation."""
     number = violation.frame_number
-    severity = Severity.TOLERATED if violation.is_tolerated else RULES[rule].severity
+    name, form = RULES[rule].find_form(violation.form)
     return LintFinding(
         rule=rule,
-        kind=(Kind.ADVICE if violation.is_tolerated else RULES[rule].kind).value,
-        severity=severity.value,
+        kind=(form.kind or RULES[rule].kind).value,
+        form=name,
+        severity=form.severity.value,
         frame=number,
         byte=None if number is None else view.frames[number - 1].byte,
         observed=excerpt(violation.observed),
         expected=excerpt(violation.expected),
-        affects=RULES[rule].affects,
+        affects=form.affects,
     )
 
 

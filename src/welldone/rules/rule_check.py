@@ -6,10 +6,28 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from welldone.protocol.catalog import RULES
+from welldone.protocol.catalog import ANY, RULES
 from welldone.rules.view.choices import ChoiceDelta
 from welldone.rules.view.stream import StreamMessage
 from welldone.rules.view.view import ReplyKind, TraceView
+
+ACCEPTED = "accepted"
+"""Form of a violation that the known clients accept, unlike others of its rule."""
+
+
+def accepted_if(is_accepted: bool) -> str:
+    """Return the form of a violation that the known clients accept under a condition."""
+    return ACCEPTED if is_accepted else ANY
+
+
+_TYPES = {str: "string", bool: "boolean", int: "integer", float: "fraction", list: "array", dict: "object"}
+
+
+def form_of(value: object) -> str:
+    """Name the form of a wrong member; `...` stands for an absent one."""
+    if value is ... or value is None:
+        return "null" if value is None else "missing"
+    return "wrong value: empty" if value == "" else f"wrong type: {_TYPES[type(value)]}"
 
 
 class Located(Protocol):
@@ -27,8 +45,8 @@ class Violation(msgspec.Struct, frozen=True):
     observed: object
     """The offending text, or a value to be shown as JSON."""
     expected: str
-    is_tolerated: bool = False
-    """Whether this violation does less harm than others of its rule."""
+    form: str = ANY
+    """What is wrong, where the catalogue tells several forms of the violation apart."""
 
     @property
     def frame_number(self) -> int | None:
@@ -98,8 +116,8 @@ class CheckList(list[RuleCheck]):
         @self.rule(rule)
         def _check(view: TraceView) -> Iterator[Violation]:
             for location, value in objects(view):
-                if not is_valid(value.get(key, ...)):
-                    yield Violation(location, member(value, key), expected)
+                if not is_valid(found := value.get(key, ...)):
+                    yield Violation(location, member(value, key), expected, form_of(found))
 
 
 def member(value: dict[str, Any], key: str) -> object:

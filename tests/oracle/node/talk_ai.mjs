@@ -1,5 +1,6 @@
-// The AI SDK with its provider for OpenAI-compatible servers.
+// The AI SDK with its provider for OpenAI-compatible servers; `read` also with the one for OpenAI (mode "openai").
 
+import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { APICallError, Output, generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
 
@@ -128,14 +129,19 @@ async function read(job) {
   const { base_url, key, endpoint, model, prompt, parameters } = job;
   const { stream, stream_options, tools = [], tool_choice, ...others } = parameters;
   const includeUsage = Boolean(stream_options?.include_usage);
-  const provider = createOpenAICompatible({ name: "ours", baseURL: base_url, apiKey: key, includeUsage });
+  const isOpenAI = job.mode === "openai"; // OpenAI's own provider, which always asks for usage
+  const provider = isOpenAI
+    ? createOpenAI({ baseURL: base_url, apiKey: key })
+    : createOpenAICompatible({ name: "ours", baseURL: base_url, apiKey: key, includeUsage });
+  const chatModel = (name) => (isOpenAI ? provider.chat(name) : provider.chatModel(name));
+  const completionModel = (name) => (isOpenAI ? provider.completion(name) : provider.completionModel(name));
   const offered = tools.map(({ function: { name, parameters } }) => [
     name,
     tool({ inputSchema: jsonSchema(parameters) }),
   ]);
   const named = tool_choice?.function && { type: "tool", toolName: tool_choice.function.name };
   const request = {
-    model: endpoint === "chat" ? provider.chatModel(model) : provider.completionModel(model),
+    model: endpoint === "chat" ? chatModel(model) : completionModel(model),
     prompt,
     tools: Object.fromEntries(offered),
     toolChoice: named ?? tool_choice,

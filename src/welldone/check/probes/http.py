@@ -6,7 +6,7 @@ from welldone.check import settings
 from welldone.check.reply import ProbeReply, ProbeRequest
 from welldone.check.session import NotApplicableError, Probe, Session, UnsupportedError
 from welldone.check.settings import CheckDialect
-from welldone.protocol.catalog import Severity
+from welldone.rules.rule_check import ACCEPTED
 from welldone.rules.view.choices import as_object, as_text, is_int
 
 CORS_PREFLIGHT = "http-cors-preflight"
@@ -40,7 +40,7 @@ async def _probe_cors(session: Session) -> None:
         return
     # By the Fetch standard (CORS protocol), * does not allow Authorization; current browsers still accept it.
     observed, is_named = "Access-Control-Allow-Headers: *, which does not include authorization", KEY_HEADER in allowed
-    session.check_rule(CORS_PREFLIGHT, preflight, is_named, observed, _CORS_EXPECTED, severity=Severity.TOLERATED)
+    session.check_rule(CORS_PREFLIGHT, preflight, is_named, observed, _CORS_EXPECTED, form=ACCEPTED)
     # The page must also be allowed to read the reply.
     reply = await session.answer(settings.HELLO_PROMPT, max_tokens=8, headers=(("Origin", CORS_ORIGIN),))
     observed = f"a reply to {CORS_ORIGIN} with Access-Control-Allow-Origin: {reply.header(_ALLOW_ORIGIN)}"

@@ -10,9 +10,7 @@ from xml.etree.ElementTree import Element
 
 from welldone import reporting
 from welldone.check.probe_client import SLOW_SERVER_HINT
-from welldone.check.report import Finding, ProbeResult, Report, Verdict, group_by
-from welldone.check.selection import affected_clients
-from welldone.protocol.catalog import RULES
+from welldone.check.report import Finding, ProbeResult, Report, Verdict, affected_clients, group_by
 from welldone.reporting import as_html, code, element, follow_summary, format_table, pluralize, table_row, wrap_text
 
 JUDGED_VERDICTS = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
@@ -66,8 +64,8 @@ def probe_summary(probe: ProbeResult) -> str:
 def rules_by_client(report: Report) -> dict[str, list[str]]:
     """Broken rules that are root causes, by the clients that they affect, the most affected one first."""
     found: dict[str, list[str]] = {}
-    for rule in report.root_causes:
-        for client in sorted(affected_clients(RULES[rule])) if rule in RULES else ():
+    for rule, findings in report.root_causes.items():
+        for client in sorted(affected_clients(effect for finding in findings for effect in finding.affects)):
             found.setdefault(client, []).append(rule)
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 

@@ -76,6 +76,39 @@ class Detection(StrEnum):
     """Dedicated requests: several replies compared, their timing, or the state of the server."""
 
 
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a client does with one form of a violation: measured, or read in its source."""
+
+    client: str
+    effect: str
+    measured: str = ""
+    """The version of the client with which it was measured."""
+    read: str = ""
+    """Where in the client's source it was read."""
+
+    def __str__(self) -> str:
+        basis = f"measured with {self.measured}" if self.measured else f"read in {self.read}"
+        return f"{self.client}: {self.effect} ({basis})"
+
+
+class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One form of a violation: what is wrong."""
+
+    severity: Severity
+    kind: Kind | None = None
+    """Where it differs from that of the rule."""
+    evidence: tuple[Evidence, ...] = ()
+
+    @property
+    def affects(self) -> tuple[str, ...]:
+        """The affected clients, each as `client: effect`."""
+        return tuple(map(str, self.evidence))
+
+
+ANY = "any"
+"""Form of a violation that is none of the others."""
+
+
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One rule of the protocol."""
 
@@ -86,16 +119,31 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     section: str
     date: str
     """The day on which the source was read."""
-    severity: Severity
     endpoints: tuple[str, ...]
     summary: str
     """The requirement, as one sentence."""
-    affects: tuple[str, ...]
-    """Affected clients, each as `client: effect`; measured or read in the client's code."""
+    forms: dict[str, Form]
+    """By name: `missing`, `null`, `wrong type`, `wrong value`, some with `: detail`, others, and `any`."""
     repairability: Repairability
     repair: str
     """What the repairer does, or why it cannot repair it."""
     detection: Detection = Detection.REPLY
+
+    @property
+    def severity(self) -> Severity:
+        """The severity of the worst form."""
+        return min((form.severity for form in self.forms.values()), key=[*Severity].index)
+
+    @property
+    def affects(self) -> tuple[str, ...]:
+        """The clients that any form affects, each as `client: effect`."""
+        return tuple(dict.fromkeys(effect for form in self.forms.values() for effect in form.affects))
+
+    def find_form(self, observed: str) -> tuple[str | None, Form]:
+        """Return the form of a violation, and its name if the rule has several."""
+        names = (observed, observed.partition(":")[0], "wrong value" if observed.startswith("wrong type") else ANY, ANY)
+        name = next(name for name in names if name in self.forms)
+        return (name if len(self.forms) > 1 else None), self.forms[name]
 
     @property
     def family(self) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from welldone.rules.checks.framing import truncated_reply
-from welldone.rules.rule_check import CheckList, Violation, member
+from welldone.rules.rule_check import ACCEPTED, CheckList, Violation, accepted_if, member
 from welldone.rules.view import anthropic
 from welldone.rules.view.anthropic import AnthropicBlock, AnthropicEvent
 from welldone.rules.view.choices import as_list, as_object, as_text, is_int, is_json
@@ -34,8 +34,8 @@ def _event_name(event: AnthropicEvent) -> Iterator[Violation]:
     if not isinstance(type, str) and name not in _IGNORED_EVENT_NAMES:
         yield Violation(event, member(event.json, "type"), f'"type":"{name[:80]}"')
     elif isinstance(type, str) and type not in (name, anthropic.ANTHROPIC_ERROR_EVENT):
-        is_read = name not in _IGNORED_EVENT_NAMES or type == anthropic.PING_EVENT
-        yield Violation(event, f"event: {name[:80]}" if name else "no event: line", f"event: {type[:80]}", is_read)
+        form = accepted_if(name not in _IGNORED_EVENT_NAMES or type == anthropic.PING_EVENT)
+        yield Violation(event, f"event: {name[:80]}" if name else "no event: line", f"event: {type[:80]}", form)
 
 
 @CHECKS.rule("msg-start-first")
@@ -64,7 +64,8 @@ def _start_full(event: AnthropicEvent) -> Iterator[Violation]:
     is_tolerated = _TOLERATED_MEMBERS.issuperset(wrong) and isinstance(message.get("id", ""), str | None)
     if wrong:
         expected = '"type":"message","role":"assistant","content":[],"stop_reason":null and the rest'
-        yield Violation(event, {key: message.get(key) for key in wrong}, expected, is_tolerated)
+        form = accepted_if(is_tolerated)
+        yield Violation(event, {key: message.get(key) for key in wrong}, expected, form)
 
 
 def _wrong_constants(message: dict[str, Any]) -> list[str]:
@@ -89,7 +90,7 @@ def _block_start_first(view: TraceView) -> Iterator[Violation]:
         index = event.json.get("index")
         # A second stop is harmless.
         is_second_stop = event.type == anthropic.BLOCK_STOP and is_int(index) and index in started
-        yield Violation(event, event.json, "the event of a block that is open", is_second_stop)
+        yield Violation(event, event.json, "the event of a block that is open", accepted_if(is_second_stop))
 
 
 @CHECKS.each("msg-block-start-full", lambda view: view.anthropic_stream.blocks)
@@ -102,7 +103,7 @@ def _block_start_full(block: AnthropicBlock) -> Iterator[Violation]:
         is_supplied = wrong == ["input"] and "input" not in block.start_block and bool(block.input_json)
         is_tolerated = is_supplied or _TOLERATED_MEMBERS.issuperset(wrong)
         expected = f"a {block.type} block with {' and '.join(members)}"
-        yield Violation(block.start, block.start_block, expected, is_tolerated)
+        yield Violation(block.start, block.start_block, expected, accepted_if(is_tolerated))
 
 
 @CHECKS.each("msg-block-start-empty", lambda view: view.anthropic_stream.blocks)
@@ -110,9 +111,9 @@ def _block_start_empty(block: AnthropicBlock) -> Iterator[Violation]:
     members = anthropic.BLOCK_MEMBERS[block.type] if block.type in anthropic.BLOCK_DELTAS else {}
     full = [key for key in ("text", "thinking", "input") if block.start_block.get(key) and key in members]
     # All clients accept input in the start if no delta repeats it.
-    is_tolerated = full == ["input"] and not block.input_json
+    form = accepted_if(full == ["input"] and not block.input_json)
     for key in full:
-        yield Violation(block.start, {key: block.start_block[key]}, f"an empty {key}, and a delta", is_tolerated)
+        yield Violation(block.start, {key: block.start_block[key]}, f"an empty {key}, and a delta", form)
 
 
 @CHECKS.each("msg-block-sequential", lambda view: view.anthropic_stream.overlapping)
@@ -180,7 +181,7 @@ def _tool_input_json(view: TraceView) -> Iterator[Violation]:
         if is_input and not is_json(block.input_json, dict):
             # JSON of another type is readable, and more often the model's doing than the server's.
             is_readable = is_json(block.input_json, object)
-            yield Violation(block.deltas[-1], block.input_json, "one JSON object when joined", is_readable)
+            yield Violation(block.deltas[-1], block.input_json, "one JSON object when joined", accepted_if(is_readable))
 
 
 # End of the message
@@ -201,7 +202,7 @@ def _delta_sent(view: TraceView) -> Iterator[Violation]:
         yield Violation(deltas[-1], deltas[-1].json, expected)
     for event in stream.of_type(anthropic.BLOCK_START):
         if deltas and event.frame_number > deltas[0].frame_number:
-            yield Violation(event, event.json, "all blocks before message_delta", is_tolerated=True)
+            yield Violation(event, event.json, "all blocks before message_delta", ACCEPTED)
 
 
 def _stop_values(view: TraceView) -> Iterator[tuple[StreamMessage | None, dict[str, Any]]]:
@@ -246,7 +247,7 @@ def _usage_start(event: AnthropicEvent) -> Iterator[Violation]:
     message = event.json.get("message")
     if isinstance(message, dict) and (wrong := _invalid_counts(message, "input_tokens", "output_tokens")):
         expected = '"usage":{"input_tokens":5,"output_tokens":0}'
-        yield Violation(event, member(message, "usage"), expected, _TOLERATED_MEMBERS.issuperset(wrong))
+        yield Violation(event, member(message, "usage"), expected, accepted_if(_TOLERATED_MEMBERS.issuperset(wrong)))
 
 
 @CHECKS.each("msg-usage-delta", lambda view: view.anthropic_stream.of_type(anthropic.MESSAGE_DELTA))
@@ -276,12 +277,12 @@ def _stop_last(view: TraceView) -> Iterator[Violation]:
     if view.anthropic_stream.stop_event is not None:
         for message in _messages_after(view, view.anthropic_stream.stop_event.message):
             is_harmless = event_type(message) in (anthropic.MESSAGE_STOP, anthropic.PING_EVENT)
-            yield Violation(message, message.value.source, "nothing after message_stop", is_harmless)
+            yield Violation(message, message.value.source, "nothing after message_stop", accepted_if(is_harmless))
 
 
 @CHECKS.each("msg-no-done", lambda view: view.done_messages)
 def _no_done(message: StreamMessage) -> Iterator[Violation]:
-    yield Violation(message, message.value.source, "no [DONE]", not message.frame.event)
+    yield Violation(message, message.value.source, "no [DONE]", accepted_if(not message.frame.event))
 
 
 @CHECKS.rule("msg-no-early-eof", ReplyKind.STREAM, ReplyKind.WHOLE, needs=("end",))
@@ -361,7 +362,7 @@ def _whole_shape(view: TraceView) -> Iterator[Violation]:
     if wrong and not view.is_error_reply:
         observed = {key: reply.get(key) for key in wrong}
         expected = "a message with id, type, role, model, content, stop_reason, stop_sequence and usage"
-        yield Violation(None, observed, expected, _TOLERATED_WHOLE_MEMBERS.issuperset(wrong))
+        yield Violation(None, observed, expected, accepted_if(_TOLERATED_WHOLE_MEMBERS.issuperset(wrong)))
 
 
 @CHECKS.rule("msg-whole-content", ReplyKind.WHOLE)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from itertools import dropwhile, pairwise
 from typing import Any
 
+from welldone.protocol.catalog import ANY
 from welldone.rules import rule_check
-from welldone.rules.rule_check import CheckList, Violation, choice_objects, delta_objects
+from welldone.rules.rule_check import CheckList, Violation, choice_objects, delta_objects, form_of
 from welldone.rules.view import choices
 from welldone.rules.view.choices import KNOWN_FIELDS, ChoiceDelta, ChoiceView, as_list, as_object, as_text, is_int
 from welldone.rules.view.view import TraceView
@@ -48,7 +49,7 @@ def _role_once(choice: ChoiceView) -> Iterator[Violation]:
 def _role_absent_later(choice: ChoiceView) -> Iterator[Violation]:
     for part in choice.deltas[1:]:
         if "role" in part.delta and not _has_role(part):
-            yield Violation(part, {"delta": part.delta}, "the delta without role")
+            yield Violation(part, {"delta": part.delta}, "the delta without role", form_of(part.delta["role"]))
 
 
 @CHECKS.each("delta-role-assistant", lambda view: view.choice_deltas)
@@ -91,7 +92,7 @@ def _is_repetition(text: str) -> bool:
 def _object_present(part: ChoiceDelta) -> Iterator[Violation]:
     # delta-not-message reports a message in place of the delta.
     if not isinstance(part.choice.get("delta"), dict) and part.choice.get("message") is None:
-        yield Violation(part, part.choice, '"delta":{}')
+        yield Violation(part, part.choice, '"delta":{}', form_of(part.choice.get("delta", ...)))
 
 
 CHECKS.member("delta-not-message", choice_objects, "message", lambda it: it in (..., None), _EXPECTED_DELTA)
@@ -127,7 +128,8 @@ _EXPECTED_LOGPROBS_ENTRY = '{"token":"Hi","logprob":-0.1,"bytes":[72,105],"top_l
 @CHECKS.each("ext-reasoning-field", lambda view: view.choice_deltas)
 def _reasoning_field(part: ChoiceDelta) -> Iterator[Violation]:
     if as_text(part.delta.get("reasoning")):
-        yield Violation(part, {"delta": part.delta}, '"reasoning_content" in place of "reasoning"')
+        form = "twice" if part.delta.get("reasoning_content") else ANY
+        yield Violation(part, {"delta": part.delta}, '"reasoning_content" in place of "reasoning"', form)
 
 
 @CHECKS.each("ext-no-think-tags", lambda view: view.choices)

@@ -6,7 +6,7 @@ from typing import Any
 from welldone.rules import schemas
 from welldone.rules.checks import content
 from welldone.rules.checks.usage import has_usage_counts, misshapen_usage_chunks, usage_missing
-from welldone.rules.rule_check import CheckList, Violation, chunk_objects, member
+from welldone.rules.rule_check import CheckList, Violation, chunk_objects, form_of, member
 from welldone.rules.view.choices import ARGUMENTS_MEMBER, ChoiceDelta, as_list, as_object, call_type, is_int
 from welldone.rules.view.stream import StreamMessage
 from welldone.rules.view.view import ReplyKind, TraceView, has_usage, is_without_choices
@@ -124,11 +124,12 @@ def _placeholder(view: TraceView) -> Iterator[Violation]:
 def _choice_index(view: TraceView) -> Iterator[Violation]:
     for part in view.choice_deltas:
         if not _is_choice_index(part.choice.get("index")):
-            yield Violation(part, part.choice, '"index":0')
+            yield Violation(part, part.choice, '"index":0', form_of(part.choice.get("index", ...)))
     if view.trace.request is not None:
         count = _requested_choices(view.trace.request)
         for choice in view.choices[count:]:
-            yield Violation(choice.deltas[0], choice.deltas[0].choice, f"no more than {count} choices, as requested")
+            part, expected = choice.deltas[0], f"no more than {count} choices, as requested"
+            yield Violation(part, part.choice, expected, "too many")
 
 
 def _is_choice_index(value: object) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate, chain, groupby
 
 from welldone.protocol import sse
+from welldone.protocol.catalog import ANY
 from welldone.rules.rule_check import CheckList, Violation
 from welldone.rules.view.stream import MessageKind, StreamMessage
 from welldone.rules.view.view import STREAM_KINDS, ReplyKind, TraceView, invalid_utf8
@@ -79,7 +80,7 @@ def _strict_json(view: TraceView) -> Iterator[Violation]:
         elif not message.value.is_strict:
             found = _NON_FINITE.search(message.value.source)
             observed = found[0] if found else message.value.source
-            yield Violation(message, observed, "null or a number such as -9999.0")
+            yield Violation(message, observed, "null or a number such as -9999.0", "not finite" if found else ANY)
 
 
 def _describe_invalid_json(source: str, expected: str) -> tuple[str, str]:
@@ -139,7 +140,9 @@ def _done_exact(view: TraceView) -> Iterator[Violation]:
     for number in dict.fromkeys(message.frame_number for message in view.done_messages):
         raw = view.frames[number - 1].raw
         if DONE_LINE not in sse.split_lines(raw):
-            yield Violation(number, raw.decode("utf-8", "replace"), "data: [DONE]")
+            text = raw.decode("utf-8", "replace")
+            form = "quoted" if '"' in text else "trailing space" if DONE_LINE + b" " in raw else ANY
+            yield Violation(number, text, "data: [DONE]", form)
 
 
 @CHECKS.rule("end-done-last")

@@ -7,7 +7,7 @@ from typing import Any
 
 from welldone.protocol import sse
 from welldone.rules.checks.framing import truncated_reply
-from welldone.rules.rule_check import CheckList, Violation, member
+from welldone.rules.rule_check import ACCEPTED, CheckList, Violation, accepted_if, member
 from welldone.rules.view import gemini
 from welldone.rules.view.choices import as_list, as_object, is_int
 from welldone.rules.view.gemini import GeminiCandidate, GeminiElement
@@ -105,8 +105,8 @@ def _candidate_index(view: TraceView) -> Iterator[Violation]:
                 yield Violation(candidate.location, {"index": index}, "another index for each candidate")
             # Protobuf leaves out a 0.
             elif not (is_int(index) and index >= 0) and not (index is None and candidate.position == 0):
-                expected = f'"index":{candidate.position}'
-                yield Violation(candidate.location, member(candidate.json, "index"), expected, index is None)
+                expected, form = f'"index":{candidate.position}', accepted_if(index is None)
+                yield Violation(candidate.location, member(candidate.json, "index"), expected, form)
             seen.add(candidate.index)
     if view.trace.request is not None:
         requested = _setting(view, "generationConfig", "candidateCount")
@@ -156,7 +156,7 @@ def _thoughts(view: TraceView) -> Iterator[Violation]:
                 yield Violation(candidate.location, {"thought": thought}, '"thought":true')
             elif thought and is_unwanted:
                 expected = "no thoughts: the request has no includeThoughts"
-                yield Violation(candidate.location, part, expected, is_tolerated=True)
+                yield Violation(candidate.location, part, expected, ACCEPTED)
 
 
 @CHECKS.each("gem-signature", _candidates, *_ANSWERS)
@@ -197,8 +197,8 @@ def _call_ids(group: list[GeminiCandidate]) -> Iterator[Violation]:
                 continue
             if not isinstance(id, str) or id == "" or id in seen:
                 # Clients cannot read an id that is not a string.
-                is_readable = isinstance(id, str)
-                yield Violation(candidate.location, {"id": id}, "another id for each call, or none", is_readable)
+                form = accepted_if(isinstance(id, str))
+                yield Violation(candidate.location, {"id": id}, "another id for each call, or none", form)
             else:
                 seen.add(id)
 
@@ -211,7 +211,7 @@ def _finish_reason(candidate: GeminiCandidate) -> Iterator[Violation]:
     reason = candidate.json.get("finishReason")
     if reason is not None and reason not in gemini.FINISH_REASONS:
         expected = "STOP, MAX_TOKENS, SAFETY or another of the API's, and none before the end"
-        yield Violation(candidate.location, {"finishReason": reason}, expected, isinstance(reason, str))
+        yield Violation(candidate.location, {"finishReason": reason}, expected, accepted_if(isinstance(reason, str)))
 
 
 @CHECKS.rule("gem-finish-once", *STREAM_KINDS)
@@ -241,10 +241,10 @@ def _blocked_prompt(view: TraceView) -> Iterator[Violation]:
         reason = element.block_reason
         if reason is not None and reason not in gemini.BLOCK_REASONS:
             expected = "SAFETY, OTHER, BLOCKLIST or another of the API's"
-            yield Violation(element.location, {"blockReason": reason}, expected, isinstance(reason, str))
+            yield Violation(element.location, {"blockReason": reason}, expected, accepted_if(isinstance(reason, str)))
     if view.gemini_reply.is_blocked:
         for candidate in _candidates(view)[:1]:
-            yield Violation(candidate.location, candidate.json, "no candidate for a blocked prompt", is_tolerated=True)
+            yield Violation(candidate.location, candidate.json, "no candidate for a blocked prompt", ACCEPTED)
 
 
 @CHECKS.rule("gem-whole-reply", ReplyKind.WHOLE)
@@ -270,7 +270,7 @@ def _envelope(view: TraceView) -> Iterator[Violation]:
             if not isinstance(value, str | None):
                 yield Violation(element.location, {name: value}, f'"{name}":"..."')
             elif value is not None and first is not None and value != first:
-                yield Violation(element.location, {name: value}, f"{first[:80]} as before", is_tolerated=True)
+                yield Violation(element.location, {name: value}, f"{first[:80]} as before", ACCEPTED)
             else:
                 first = first or value
 
@@ -295,7 +295,7 @@ def _usage_counts(element: GeminiElement) -> Iterator[Violation]:
     if wrong or not isinstance(element.json["usageMetadata"], dict):
         observed = {"usageMetadata": element.json["usageMetadata"]}
         is_readable = bool(wrong) and _has_valid_counts(element.usage)
-        yield Violation(element.location, observed, "counts as integers from 0 on", is_readable)
+        yield Violation(element.location, observed, "counts as integers from 0 on", accepted_if(is_readable))
 
 
 def _is_count(value: object) -> bool:
@@ -355,7 +355,7 @@ def _error_element(view: TraceView) -> Iterator[Violation]:
         # google-genai for Python compares the first bytes.
         is_first = next(iter(message.json), None) == "error"
         if problem is not None or not is_first:
-            yield Violation(message, message.value.source, _EXPECTED_ERROR, bool(problem) and is_first)
+            yield Violation(message, message.value.source, _EXPECTED_ERROR, accepted_if(bool(problem) and is_first))
 
 
 @CHECKS.rule("gem-error-last", *STREAM_KINDS)
@@ -368,7 +368,7 @@ def _error_last(view: TraceView) -> Iterator[Violation]:
 @CHECKS.rule("gem-error-body", ReplyKind.WHOLE, ReplyKind.JSON_INSTEAD_OF_STREAM, ReplyKind.HTTP_ERROR)
 def _error_shape(view: TraceView) -> Iterator[Violation]:
     if _is_failed(view) and (problem := _error_problem(_error_body(view))) is not None:
-        yield Violation(None, view.body_text[:1000], _EXPECTED_ERROR, problem)
+        yield Violation(None, view.body_text[:1000], _EXPECTED_ERROR, accepted_if(problem))
 
 
 @CHECKS.rule("gem-error-status", *ReplyKind)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from welldone.rules.checks.framing import empty_data, truncated_reply
-from welldone.rules.rule_check import CheckList, Located, Violation, member
+from welldone.rules.rule_check import ACCEPTED, CheckList, Located, Violation, accepted_if, member
 from welldone.rules.schemas import item_mismatches, part_mismatches, response_mismatches
 from welldone.rules.view import responses
 from welldone.rules.view.choices import as_list, as_object, as_text, is_int
@@ -368,8 +368,8 @@ def _terminal_once(view: TraceView) -> Iterator[Violation]:
         yield Violation(end, {"type": end.type, "status": status}, f"response.{status[:80]}")
     for message in view.messages_after(end.message):
         # Most clients ignore the sentinel of chat here; some fail to parse it as JSON.
-        is_tolerated = message.kind is MessageKind.DONE
-        yield Violation(message, message.value.source, f"nothing after {end.type}", is_tolerated)
+        form = accepted_if(message.kind is MessageKind.DONE)
+        yield Violation(message, message.value.source, f"nothing after {end.type}", form)
 
 
 @CHECKS.rule("resp-usage", ReplyKind.STREAM, ReplyKind.WHOLE)
@@ -381,7 +381,7 @@ def _usage(view: TraceView) -> Iterator[Violation]:
             continue  # only the terminal event needs usage
         usage = response.get("usage")
         if usage is None:
-            yield Violation(location, "no usage", "usage with its counts and details", is_tolerated=True)
+            yield Violation(location, "no usage", "usage with its counts and details", "missing")
         elif wrong := _invalid_counts(as_object(usage)):
             yield Violation(location, {"usage": usage}, f"{', '.join(wrong)} as integers")
 
@@ -443,7 +443,7 @@ def _error_event(view: TraceView, event: ResponsesEvent) -> Iterator[Violation]:
     if not is_whole or not isinstance(error.get("message"), str) or not isinstance(error.get("code"), str | None):
         yield Violation(event, event.json, 'code, message and param beside "type":"error"')
     elif view.responses_stream.end_event is None and view.trace.end is not None:
-        yield Violation(event, "the end of the stream after it", _EXPECTED_FAILURE, is_tolerated=True)
+        yield Violation(event, "the end of the stream after it", _EXPECTED_FAILURE, ACCEPTED)
 
 
 def _is_response_error(error: object) -> bool:

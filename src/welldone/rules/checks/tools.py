@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from welldone.rules.rule_check import CheckList, Violation
+from welldone.rules.rule_check import CheckList, Violation, accepted_if, form_of
 from welldone.rules.tool_markup import find_answered_call, find_whole_call
 from welldone.rules.view import choices
 from welldone.rules.view.choices import ARGUMENTS_MEMBER, AssembledToolCall, ChoiceDelta, ChoiceView, ToolCallDelta
@@ -31,14 +31,15 @@ def _later_parts(view: TraceView) -> Iterator[ToolCallDelta]:
 @CHECKS.each("tool-index-required", _parts)
 def _index_required(part: ToolCallDelta) -> Iterator[Violation]:
     if part.entry.get("index") is None:
-        yield Violation(part, part.entry, f'"index":{part.call.number}')
+        form = form_of(part.entry.get("index", ...))
+        yield Violation(part, part.entry, f'"index":{part.call.number}', form)
 
 
 @CHECKS.each("tool-index-int", _parts)
 def _index_int(part: ToolCallDelta) -> Iterator[Violation]:
     index = part.entry.get("index")
     if index is not None and not choices.is_int(index):
-        yield Violation(part, {"index": index}, f'"index":{part.call.number}')
+        yield Violation(part, {"index": index}, f'"index":{part.call.number}', form_of(index))
 
 
 @CHECKS.each("tool-index-distinct", _parts)
@@ -63,7 +64,8 @@ def _index_contiguous(choice: ChoiceView) -> Iterator[Violation]:
 @CHECKS.each("tool-id-first", _first_parts)
 def _id_first(part: ToolCallDelta) -> Iterator[Violation]:
     if not part.id:
-        yield Violation(part, part.entry, '"id":"call_..." on the first delta of the call')
+        form = form_of(part.entry.get("id", ...))
+        yield Violation(part, part.entry, '"id":"call_..." on the first delta of the call', form)
 
 
 @CHECKS.each("tool-id-once", _later_parts)
@@ -87,14 +89,15 @@ def _id_stable(choice: ChoiceView) -> Iterator[Violation]:
 @CHECKS.each("tool-type-first", _first_parts)
 def _type_first(part: ToolCallDelta) -> Iterator[Violation]:
     if str(part.entry.get("type")) not in ARGUMENTS_MEMBER:
-        yield Violation(part, part.entry, f'"type":"{part.call_type}" on the first delta of the call')
+        form = form_of(part.entry.get("type", ...))
+        yield Violation(part, part.entry, f'"type":"{part.call_type}" on the first delta of the call', form)
 
 
 @CHECKS.each("tool-name-whole", _parts)
 def _name_whole(part: ToolCallDelta) -> Iterator[Violation]:
     if part.is_first and not part.name and part.call_type in part.entry:
         expected = f'"{part.call_type}":{{"name":"<the whole name>"}} on the first delta of the call'
-        yield Violation(part, part.entry, expected)
+        yield Violation(part, part.entry, expected, "missing")
     elif not part.is_first and part.name and part.call.deltas[0].name not in ("", part.name):
         yield Violation(part, part.entry, "the whole name on the first delta of the call")
 
@@ -111,15 +114,15 @@ def _later_fields(part: ToolCallDelta) -> Iterator[Violation]:
     empty = [key for key, value in members.items() if value in (None, "")]
     if empty:
         # Clients concatenate strings: "" is harmless, null is not.
-        is_tolerated = None not in members.values()
-        yield Violation(part, part.entry, f"no {', '.join(empty)} on later deltas of the call", is_tolerated)
+        form = form_of(None if None in members.values() else "")
+        yield Violation(part, part.entry, f"no {', '.join(empty)} on later deltas of the call", form)
 
 
 @CHECKS.each("tool-args-string", _parts)
 def _args_string(part: ToolCallDelta) -> Iterator[Violation]:
     if not isinstance(part.arguments, str):
         member = ARGUMENTS_MEMBER[part.call_type]
-        yield Violation(part, {member: part.arguments}, f'"{member}":"<text>"')
+        yield Violation(part, {member: part.arguments}, f'"{member}":"<text>"', form_of(part.arguments))
 
 
 def _ended_calls(view: TraceView) -> Iterator[AssembledToolCall]:
@@ -134,8 +137,8 @@ def _args_json_object(call: AssembledToolCall) -> Iterator[Violation]:
     # tool-args-string and tool-args-first-empty report the other cases.
     if call.arguments and not _restarts_arguments(call) and not choices.is_json(call.arguments, dict):
         # JSON of another type is readable, and more often the model's doing than the server's.
-        observed = {"arguments": call.arguments}
-        yield Violation(call.deltas[-1], observed, "one JSON object when joined", call.has_valid_arguments)
+        observed, form = {"arguments": call.arguments}, accepted_if(call.has_valid_arguments)
+        yield Violation(call.deltas[-1], observed, "one JSON object when joined", form)
 
 
 @CHECKS.each("tool-args-first-empty", lambda view: view.choices)
@@ -159,7 +162,8 @@ def _args_no_arg_call(call: AssembledToolCall) -> Iterator[Violation]:
 @CHECKS.each("tool-function-present", _parts)
 def _function_present(part: ToolCallDelta) -> Iterator[Violation]:
     if not isinstance(part.entry.get(part.call_type), dict):
-        yield Violation(part, part.entry, f'"{part.call_type}":{{"{ARGUMENTS_MEMBER[part.call_type]}":"..."}}')
+        expected = f'"{part.call_type}":{{"{ARGUMENTS_MEMBER[part.call_type]}":"..."}}'
+        yield Violation(part, part.entry, expected, form_of(part.entry.get(part.call_type, ...)))
 
 
 @CHECKS.rule("tool-one-at-a-time")
@@ -211,7 +215,9 @@ def _no_content_in_same_delta(part: ChoiceDelta) -> Iterator[Violation]:
 @CHECKS.each("tool-calls-null", lambda view: view.choice_deltas)
 def _calls_null(part: ChoiceDelta) -> Iterator[Violation]:
     if "tool_calls" in part.delta and not part.tool_call_entries:
-        yield Violation(part, {"tool_calls": part.delta["tool_calls"]}, "no tool_calls key")
+        yield Violation(
+            part, {"tool_calls": part.delta["tool_calls"]}, "no tool_calls key", form_of(part.delta["tool_calls"])
+        )
 
 
 @CHECKS.each("tool-finish-follows", lambda view: view.unfinished_choices, needs=("end",))

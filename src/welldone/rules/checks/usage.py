@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from welldone.rules.rule_check import CheckList, Violation
+from welldone.rules.rule_check import ACCEPTED, CheckList, Violation, form_of
 from welldone.rules.view.choices import as_object, is_int
 from welldone.rules.view.stream import StreamMessage
 from welldone.rules.view.view import TraceView, has_usage, is_usage_chunk, is_without_choices
@@ -37,7 +37,8 @@ def misshapen_usage_chunks(view: TraceView) -> Iterator[Violation]:
         is_over = bool(ended) and len(started) == len(ended)
         is_misshapen = has_usage(chunk) and not is_usage_chunk(chunk)
         if is_over and is_misshapen and all(part.is_noop for part in parts):
-            yield Violation(chunk, _usage_fragment(chunk), '"choices":[]')
+            form = form_of(chunk.json.get("choices", ...))
+            yield Violation(chunk, _usage_fragment(chunk), '"choices":[]', form)
         started.update(part.choice_index for part in parts)
         ended.update(part.choice_index for part in parts if part.finish_reason is not None)
 
@@ -65,7 +66,7 @@ def _null_elsewhere(view: TraceView) -> Iterator[Violation]:
             yield Violation(chunk, {"usage": chunk.json["usage"]}, '"usage":null')
     for part in view.choice_deltas if not any(map(has_usage, view.chunks)) else ():
         if usage := as_object(part.choice.get("usage")):
-            yield Violation(part, {"choices": [{"usage": usage}]}, _EXPECTED_USAGE_CHUNK, is_tolerated=True)
+            yield Violation(part, {"choices": [{"usage": usage}]}, _EXPECTED_USAGE_CHUNK, ACCEPTED)
 
 
 @CHECKS.rule("use-not-zero")
@@ -79,7 +80,12 @@ def _not_zero(view: TraceView) -> Iterator[Violation]:
 @CHECKS.each("use-ints", lambda view: view.chunks)
 def _integer_counts(chunk: StreamMessage) -> Iterator[Violation]:
     if chunk.json.get("usage") is not None and not has_usage_counts(chunk.json["usage"]):
-        yield Violation(chunk, {"usage": chunk.json["usage"]}, f"{', '.join(USAGE_COUNTS)} as integers")
+        wrong = next((value for value in _counts(chunk) if not is_int(value)), chunk.json["usage"])
+        yield Violation(chunk, {"usage": chunk.json["usage"]}, f"{', '.join(USAGE_COUNTS)} as integers", form_of(wrong))
+
+
+def _counts(chunk: StreamMessage) -> list[object]:
+    return [as_object(chunk.json["usage"]).get(key, ...) for key in USAGE_COUNTS]
 
 
 @CHECKS.each("use-total-sum", lambda view: view.chunks)
