@@ -158,7 +158,7 @@ _STREAM_ERROR_RULES = (
     "msg-error-event msg-error-last gem-error-element gem-error-last"
 )
 REFUSAL_RULES = frozenset(f"{_ERROR_RULES} {_STREAM_ERROR_RULES} ns-error-status err-not-with-choices".split())
-"""The rules by which an answer is judged that comes in place of a refusal."""
+"""The rules about errors: all that is judged of an answer in place of a refusal."""
 _LOGPROBS_RULES = "ext-logprobs-align ext-logprobs-entry ext-logprobs-finite ext-logprobs-shape cmpl-logprobs"
 _REASONING_RULES = "ext-no-think-tags ext-reasoning-before-content ext-reasoning-field"
 _ITEM_RULES = (

@@ -271,7 +271,9 @@ class Session:
         if reply.request.expected is ExpectedReply.REFUSAL and reply.is_ok:
             rule_ids &= REFUSAL_RULES
         report = judge(reply.trace, rule_ids)
-        for rule in (applicable_rules(reply.view) & rule_ids) | report.counts.keys():
+        # An error in place of an answer keeps no rule about answers.
+        applicable = applicable_rules(reply.view) & (rule_ids & REFUSAL_RULES if reply.failure else rule_ids)
+        for rule in applicable | report.counts.keys():
             self.judged.setdefault(rule, []).append(reply)
         for rule, findings in group_by(report.findings, lambda finding: finding.rule).items():
             for number, finding in enumerate(findings):
