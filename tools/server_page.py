@@ -194,7 +194,8 @@ gateway offers it all the same, by its chat. There the prescription is the one o
 A rule has the verdict *pass* if it was judged and is not broken, *warn* if it is broken but no affected client is
 known to fail, and *fail* if at least one client fails. It is *unsupported* if the server refuses the feature, and
 *not applicable* if no reply allowed a judgement: so small a model seldom calls a tool unless it must, and does not
-reason. [The rules](rules/README.md) describe each of them.
+reason. A server has the verdict *error* if answers ended in an error, and nothing else fails. [The
+rules](rules/README.md) describe each of them.
 """
 COLUMNS = ("bare", "behind the gateway", "with the prescription")
 
