@@ -159,6 +159,15 @@ SERVERS = (
         ),
     ),
     Server(
+        name="transformers-tiny",
+        title="transformers serve, with a tiny model",
+        package="transformers",
+        lock="servers-transformers",
+        command="{bin}transformers " + TRANSFORMERS.replace("{folder}", "{tiny}"),
+        environment={**QUIET, "OMP_NUM_THREADS": "1"},
+        note="The same server with the model of mlx-lm: random weights, and the tokenizer of the usual model.",
+    ),
+    Server(
         name="mlx",
         title="mlx-lm on a CPU",
         package="mlx-lm",
@@ -168,7 +177,9 @@ SERVERS = (
         converter="transformers",
         note=(
             "mlx-lm needs a second for a token of the usual model on a CPU. So this model is a tiny one with random "
-            "weights and the same tokenizer (`tools/tiny_model.py`). This server has no API keys."
+            "weights and the same tokenizer (`tools/tiny_model.py`). The probe with `stop: 7` ends the server's thread "
+            "that generates; from then on it answers every request with 404, so that the rest could not be judged. The "
+            "gateway refuses such a request itself. This server has no API keys."
         ),
     ),
     Server(

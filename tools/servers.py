@@ -169,10 +169,16 @@ def _check_server(server: Server, checks: Checks, gguf: Path, endpoints: Sequenc
                 if prescribed:
                     checks.prescribed[endpoint] = prescribed
                 print(f"{server.name} {checks.version}: {endpoint} {_result_line(result)}", flush=True)
-            if server.has_gateway:
-                _check_behind_gateway(server, url, checks, endpoints, reports, stack)
     except ServerError as error:
         checks.results.update(dict.fromkeys(endpoints, NotRun(date=_today(), reason=str(error))))
+        return
+    try:
+        if server.has_gateway:
+            with ExitStack() as stack:  # started again: it may not have survived the probes without the gateway
+                url, _ = _start(server, gguf, stack)
+                _check_behind_gateway(server, url, checks, endpoints, reports, stack)
+    except ServerError as error:
+        checks.gateway.update(dict.fromkeys(endpoints, NotRun(date=_today(), reason=str(error))))
 
 
 def _check_behind_gateway(
@@ -181,13 +187,14 @@ def _check_behind_gateway(
     plain = [f"[upstreams.{server.name}]", f'url = "{url}"', f'key = "{KEY}"']
     gateway_url = _start_gateway(plain, stack)
     chat = checks.prescribed.get("chat")
-    cured_url = _start_gateway(_table_for(chat, url), stack) if chat and chat.has_settings else None
+    cured_url = _start_gateway(_table_for(chat, url), stack) if chat and (chat.has_settings or chat.problem) else None
     for endpoint in endpoints:
         folder = reports and reports / "gateway"
         result, _ = _check_endpoint(server, gateway_url, endpoint, folder)
         checks.gateway[endpoint] = result
         print(f"{server.name} behind the gateway: {endpoint} {_result_line(result)}", flush=True)
-        if chat and isinstance(checks.results[endpoint], Unsupported):  # only the gateway has this API
+        is_untried = endpoint == "chat" and bool(chat and chat.problem)
+        if chat and (is_untried or isinstance(checks.results[endpoint], Unsupported)):  # only the gateway has this API
             if cured_url:
                 result, _ = _check_endpoint(server, cured_url, endpoint, reports and reports / "prescribed")
             if isinstance(result, Checked):
