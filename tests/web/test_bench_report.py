@@ -405,3 +405,11 @@ def test_a_dark_page_is_printed_in_light_colours(show: Opening) -> None:
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--text')") == before
     assert page.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_the_table_of_steps_fits_a_printed_page(show: Opening) -> None:
+    page = show(rich(), size=(720, 1000))
+    page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth <= 720")
+    assert page.evaluate("document.querySelectorAll('.scroll table').length > 1")
+    assert page.evaluate("[...document.querySelectorAll('.scroll table')].every((table) => table.offsetWidth <= 720)")
