@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.http.aio import run
+from tests.server.resumable import GatedUpstream, gated_gateway
 from tests.server.running_server import (
     CHAT,
     DONE,
@@ -398,6 +399,34 @@ def test_an_internal_error_still_ends_the_stream(tmp_path: Path) -> None:
     response = run(work())
     assert response.body.endswith(b"data: [DONE]\n\n")
     assert response.raw.endswith(b"0\r\n\r\n")
+
+
+class _Unreadable(StreamPipeline):
+    """A pipeline with a bug in its reader."""
+
+    def feed(self, data: bytes, part: int = 0) -> bytes:
+        raise EventOrderError("Text", "all is lost", "nothing")
+
+
+def test_an_internal_error_while_reading_ends_the_stream(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    upstream = GatedUpstream([ROLE.text, HELLO.text, HELLO.text, STOP.text, DONE.text])
+
+    async def work() -> RecordedReply:
+        async with gated_gateway(tmp_path, upstream) as serving:
+            request_task = asyncio.create_task(serving.post(STREAM))
+            await upstream.allow(2)
+            while not any(answer.times.ttft_s is not None for answer in serving.response_tasks()):
+                await serving.get("/health")
+            (answer,) = serving.response_tasks()
+            answer.pipeline = _Unreadable(Endpoint.CHAT, fallback=Envelope("chatcmpl-1", 1, "m"))
+            await upstream.allow(1)
+            await upstream.disconnected.wait()
+            return await request_task
+
+    response = run(work())
+    assert b'"internal_error"' in response.body
+    assert response.body.endswith(b"data: [DONE]\n\n")
+    assert "a response failed" in caplog.text
 
 
 def _data(response: RecordedReply) -> list[dict[str, Any]]:

@@ -150,7 +150,7 @@ class UpstreamAttempt:
         """Whether a server may have worked on it: it was sent, and neither rejected nor disconnected before a reply."""
         if self.stage < _SENT:
             return False
-        failure = self.result.result() if self.result.done() else None
+        failure = self.result.result() if self.result.done() and self.result.exception() is None else None
         return failure is None or self._status == _OK or failure.outcome == error_mapping.OUTCOME_TIMEOUT
 
     @property
