@@ -177,9 +177,9 @@ SERVERS = (
         converter="transformers",
         note=(
             "mlx-lm needs a second for a token of the usual model on a CPU. So this model is a tiny one with random "
-            "weights and the same tokenizer (`tools/tiny_model.py`). The probe with `stop: 7` ends the server's thread "
-            "that generates; from then on it answers every request with 404, so that the rest could not be judged. The "
-            "gateway refuses such a request itself. This server has no API keys."
+            "weights and the same tokenizer (`tools/tiny_model.py`). A request with `stop: 7` ends the server's thread "
+            "that generates: from then on it answers every request with 404, and the rest could not be judged. The "
+            "gateway passes such a request on. This server has no API keys."
         ),
     ),
     Server(

@@ -172,37 +172,37 @@ def _check_server(server: Server, checks: Checks, gguf: Path, endpoints: Sequenc
     except ServerError as error:
         checks.results.update(dict.fromkeys(endpoints, NotRun(date=_today(), reason=str(error))))
         return
-    try:
-        if server.has_gateway:
-            with ExitStack() as stack:  # started again: it may not have survived the probes without the gateway
-                url, _ = _start(server, gguf, stack)
-                _check_behind_gateway(server, url, checks, endpoints, reports, stack)
-    except ServerError as error:
-        checks.gateway.update(dict.fromkeys(endpoints, NotRun(date=_today(), reason=str(error))))
+    for endpoint in endpoints if server.has_gateway else ():
+        behind = _check_behind_gateway(server, None, endpoint, gguf, reports)
+        checks.gateway[endpoint] = behind
+        chat = checks.prescribed.get("chat")
+        is_untried = endpoint == "chat" and bool(chat and chat.problem)
+        if chat and (is_untried or isinstance(checks.results[endpoint], Unsupported)):  # only the gateway has this API
+            if chat.has_settings:
+                behind = _check_behind_gateway(server, chat, endpoint, gguf, reports)
+            if isinstance(behind, Checked):
+                broken = tuple(rule.rule for rule in behind.broken)
+                left = tuple(dict.fromkeys(KNOWLEDGE.left.get(rule, rule) for rule in broken))
+                checks.prescribed[endpoint] = Prescribed(
+                    date=behind.date, settings=chat.settings, broken=broken, left=left
+                )
 
 
 def _check_behind_gateway(
-    server: Server, url: str, checks: Checks, endpoints: Sequence[str], reports: Path | None, stack: ExitStack
-) -> None:
-    plain = [f"[upstreams.{server.name}]", f'url = "{url}"', f'key = "{KEY}"']
-    gateway_url = _start_gateway(plain, stack)
-    chat = checks.prescribed.get("chat")
-    cured_url = _start_gateway(_table_for(chat, url), stack) if chat and (chat.has_settings or chat.problem) else None
-    for endpoint in endpoints:
-        folder = reports and reports / "gateway"
-        result, _ = _check_endpoint(server, gateway_url, endpoint, folder)
-        checks.gateway[endpoint] = result
-        print(f"{server.name} behind the gateway: {endpoint} {_result_line(result)}", flush=True)
-        is_untried = endpoint == "chat" and bool(chat and chat.problem)
-        if chat and (is_untried or isinstance(checks.results[endpoint], Unsupported)):  # only the gateway has this API
-            if cured_url:
-                result, _ = _check_endpoint(server, cured_url, endpoint, reports and reports / "prescribed")
-            if isinstance(result, Checked):
-                broken = tuple(rule.rule for rule in result.broken)
-                left = tuple(dict.fromkeys(KNOWLEDGE.left.get(rule, rule) for rule in broken))
-                checks.prescribed[endpoint] = Prescribed(
-                    date=result.date, settings=chat.settings, broken=broken, left=left
-                )
+    server: Server, prescribed: Prescribed | None, endpoint: str, gguf: Path, reports: Path | None
+) -> Result:
+    """Check an endpoint through a gateway. The server is started again: it may not survive another check."""
+    way = "prescribed" if prescribed else "gateway"
+    try:
+        with ExitStack() as stack:
+            url, _ = _start(server, gguf, stack)
+            plain = [f"[upstreams.{server.name}]", f'url = "{url}"', f'key = "{KEY}"']
+            gateway_url = _start_gateway(_table_for(prescribed, url) if prescribed else plain, stack)
+            result, _ = _check_endpoint(server, gateway_url, endpoint, reports and reports / way)
+    except ServerError as error:
+        result = NotRun(date=_today(), reason=str(error))
+    print(f"{server.name}, {way}: {endpoint} {_result_line(result)}", flush=True)
+    return result
 
 
 def _table_for(prescribed: Prescribed, url: str) -> list[str]:
