@@ -144,6 +144,14 @@ def test_a_client_error_is_not_retried(tmp_path: Path, status: int, request_body
     assert sum(attempts) == 1
 
 
+def test_an_error_event_that_blames_the_request_is_not_retried(tmp_path: Path) -> None:
+    event = {"error": {"message": "logprobs is greater than 20", "type": "BadRequestError", "code": 400}}  # vLLM 0.32
+    refused = [MockReply((MockChunk(f"data: {json.dumps(event)}\n\n"), DONE))]
+    response, attempts = send_request(tmp_path, refused, refused)
+    assert (response.status, response.error["message"]) == (400, "logprobs is greater than 20")
+    assert sum(attempts) == 1
+
+
 def test_retry_after_of_a_busy_upstream_is_forwarded(tmp_path: Path) -> None:
     busy = MockReply((MockChunk("{}"),), 429, {"Content-Type": "application/json", "Retry-After": "17"})
     response, _ = send_request(tmp_path, [busy])

@@ -31,6 +31,7 @@ _TURN_S = 0.005  # time slice for parsing a whole reply; a single step may take 
 _STATUS_BY_ERROR = {
     "invalid_request_error": 400,
     "invalid_prompt": 400,
+    "BadRequestError": 400,  # vLLM, SGLang
     "rate_limit_error": 429,
     "rate_limit_exceeded": 429,
     "overloaded_error": 503,
