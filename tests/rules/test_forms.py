@@ -3,6 +3,7 @@
 from tests.matrix.build import ABSENT, every, every_choice
 from tests.matrix.cases import CASES
 from tests.table import table
+from welldone.check.report import affected_clients
 from welldone.protocol.catalog import RULES, Kind, Rule, Severity
 from welldone.rules.judge import LintFinding, judge
 from welldone.rules.trace import Trace
@@ -42,6 +43,28 @@ def test_a_finding_has_the_form_of_its_violation(rule: str, body: bytes, form: s
     assert finding.kind == (known.kind or RULES[rule].kind)
 
 
+@table(
+    ("rule", "body", "clients"),
+    [
+        ("env-created-int", every(created=ABSENT), set()),
+        ("env-created-int", every(created=None), {"openai-dotnet"}),
+        ("env-created-int", every(created="1600000000"), {"ai-sdk", "go-openai"}),
+        ("env-created-int", every(created=1600000000.5), {"go-openai", "openai-dotnet"}),
+        ("env-created-int", every(created=1600000000000), {"async-openai"}),
+        ("env-id-present", every(id=ABSENT), {"async-openai", "openai-node"}),
+        ("env-id-present", every(id=7), {"ai-sdk", "async-openai", "litellm"}),
+        ("delta-role-absent-later", CASES["role.null_later"], set()),
+        ("delta-role-absent-later", CASES["role.empty_string_later"], {"ai-sdk", "zed"}),
+        ("tool-later-fields-absent", CASES["tool.id_empty_later"], set()),
+        ("tool-later-fields-absent", CASES["tool.name_null_later"], {"openai-python"}),
+    ],
+)
+def test_a_finding_names_only_the_clients_that_its_form_affects(rule: str, body: bytes, clients: set[str]) -> None:
+    finding = _first(rule, body)
+    assert affected_clients(finding.affects) == clients
+    assert (finding.severity == Severity.BREAKS) == bool(clients)
+
+
 def test_reasoning_in_one_field_of_another_name_is_advice() -> None:
     body = CASES["reasoning.only_content"].replace(b"reasoning_content", b"reasoning")
     finding = _first("ext-reasoning-field", body)
@@ -52,6 +75,7 @@ def test_reasoning_in_one_field_of_another_name_is_advice() -> None:
 @table("rule", RULES.values(), ids=lambda rule: rule.id)
 def test_every_claim_was_measured_or_read(rule: Rule) -> None:
     assert "any" in rule.forms
+    assert rule.kind is not Kind.BREAKS or rule.severity is Severity.BREAKS
     for form in rule.forms.values():
         assert form.evidence or form.severity is not Severity.BREAKS
         assert len({claim.client for claim in form.evidence}) == len(form.evidence)

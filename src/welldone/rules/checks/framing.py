@@ -288,7 +288,7 @@ def _data_space(view: TraceView) -> Iterator[Violation]:
             text = line.decode("utf-8", "replace")
             yield Violation(number, text, f"data: {text.removeprefix('data:').strip()[:60]}")
         elif number in bare:
-            yield Violation(number, frame.raw.decode("utf-8", "replace"), "'data: ' once before the JSON")
+            yield Violation(number, frame.raw.decode("utf-8", "replace"), "'data: ' once before the JSON", "twice")
 
 
 def _badly_spaced(frame: sse.Frame) -> bytes | None:

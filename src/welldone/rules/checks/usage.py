@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from welldone.rules.rule_check import ACCEPTED, CheckList, Violation, form_of
+from welldone.rules.rule_check import CheckList, Violation, form_of
 from welldone.rules.view.choices import as_object, is_int
 from welldone.rules.view.stream import StreamMessage
 from welldone.rules.view.view import TraceView, has_usage, is_usage_chunk, is_without_choices
@@ -66,7 +66,7 @@ def _null_elsewhere(view: TraceView) -> Iterator[Violation]:
             yield Violation(chunk, {"usage": chunk.json["usage"]}, '"usage":null')
     for part in view.choice_deltas if not any(map(has_usage, view.chunks)) else ():
         if usage := as_object(part.choice.get("usage")):
-            yield Violation(part, {"choices": [{"usage": usage}]}, _EXPECTED_USAGE_CHUNK, ACCEPTED)
+            yield Violation(part, {"choices": [{"usage": usage}]}, _EXPECTED_USAGE_CHUNK, "in a choice")
 
 
 @CHECKS.rule("use-not-zero")
