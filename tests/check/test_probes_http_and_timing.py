@@ -19,7 +19,7 @@ from welldone.mock.faults import FAULT_REPLIES
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockChunk, MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
-from welldone.protocol.catalog import Severity
+from welldone.protocol.catalog import Kind, Severity
 
 Json = dict[str, Any]
 Handler = Callable[[MockHttpRequest], MockReply]
@@ -102,14 +102,12 @@ def test_a_missing_endpoint_is_unsupported(name: str) -> None:
 )
 def test_a_blocked_page_is_found(handler: Handler) -> None:
     session = _run_probe("http-cors", handler)
-    assert [(finding.rule, finding.severity) for finding in session.violations] == [
-        ("http-cors-preflight", Severity.BREAKS)
-    ]
+    assert [(finding.rule, finding.kind) for finding in session.violations] == [("http-cors-preflight", Kind.SPECIFIED)]
 
 
 def test_a_wildcard_for_authorization_is_tolerated() -> None:
     session = _run_probe("http-cors", _only("OPTIONS", lambda reply: _changed(reply, access_control_allow_headers="*")))
-    assert [finding.severity for finding in session.violations] == [Severity.TOLERATED]
+    assert [(finding.severity, finding.kind) for finding in session.violations] == [(Severity.TOLERATED, Kind.ADVICE)]
 
 
 def test_a_wildcard_with_authorization_allows_all_headers() -> None:

@@ -15,7 +15,7 @@ from welldone.protocol.catalog import RULES
 CLIENTS = (
     *("openai-python", "openai-node", "ai-sdk", "langchain", "pydantic-ai", "litellm", "org-ai", "zed"),
     *("async-openai", "gptel", "openai-dotnet", "go-openai", "goose", "inference-benchmarker", "codex"),
-    *("langchain4j", "open-webui", "openai-go", "openai-java", "anthropic-sdk-python", "anthropic-sdk-typescript"),
+    *("langchain4j", "open-webui", "openai-go", "anthropic-sdk-python", "anthropic-sdk-typescript"),
     *("google-genai-python", "google-genai-js"),
 )
 """Clients that were measured or whose code was read (docs/matrix.md)."""
