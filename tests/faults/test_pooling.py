@@ -82,10 +82,12 @@ def test_data_before_the_response_starts_is_limited() -> None:
 
         async def begin(*_: object, **__: object) -> SimpleNamespace:
             asyncio.get_running_loop().call_soon(flood)
-            return SimpleNamespace(pause=lambda: log.append("pause"), resume=resume, close=lambda: None)
+            reading = {"pause_reading": lambda: log.append("pause"), "resume_reading": resume}
+            return SimpleNamespace(close=lambda: None, **reading)
 
         times = {"first_byte_s": 30.0, "idle_s": 30.0}
-        lease = SimpleNamespace(address=None, send=begin, upstream=None, model="m", report=lambda _: None, **times)
+        of_upstream = {"address": None, "upstream": None, "model": "m", "trace_headers": ()}
+        lease = SimpleNamespace(send=begin, report=lambda _: None, **of_upstream, **times)
         assert await relay.run_attempt(cast("BackendLease", lease), 0, 1) is None
 
     run(work())
