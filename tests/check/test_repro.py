@@ -165,7 +165,7 @@ def test_the_printed_command_reproduces_the_finding(program: str, shell: Callabl
         finding = _finding(url, "end-done-sent")
         code, output = shell(program, finding.reproduce)
     assert code == 1, output
-    assert "x end-done-sent  breaks  text" in output
+    assert "x end-done-sent  breaks, specified  text" in output
     assert finding.reproduce in output
     assert KEY not in output
     assert "secret" not in output

@@ -48,7 +48,7 @@ def test_a_finding_includes_commands_that_reproduce_it(here: Run) -> None:
         ran = here("check", url, "--only", "text", "--rule", "end-done-sent")
         shown = ran.out.decode()
         assert ran.code == 1
-        assert "x end-done-sent  breaks  text" in shown
+        assert "x end-done-sent  breaks, specified  text" in shown
         assert f"  reproduce  welldone check {url} --model ideal --only text --rule end-done-sent" in shown
         assert f"  curl       curl -siN --raw {url}/chat/completions" in shown
 

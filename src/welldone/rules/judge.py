@@ -46,8 +46,9 @@ class LintFinding(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """Severity, kind and form as printed."""
-        return ", ".join(dict.fromkeys((self.severity, self.kind))) + (f" ({self.form})" if self.form else "")
+        """Severity, kind and form as printed. Advice has no severity."""
+        words = (self.kind,) if self.kind == Kind.ADVICE else dict.fromkeys((self.severity, self.kind))
+        return ", ".join(words) + (f" ({self.form})" if self.form else "")
 
 
 class LintVerdict(StrEnum):
