@@ -13,6 +13,7 @@ import pytest
 
 from tests.check.serving import SHORT_TIMEOUTS, TEST_TIMEOUTS, rewriting_reply, serving
 from tests.http.aio import run
+from tests.matrix.build import ABSENT, every
 from tests.table import table
 from welldone.check.discovery import CheckUnreachableError
 from welldone.check.probe_client import ProbeClient
@@ -123,6 +124,25 @@ def test_a_rule_passes_only_if_it_was_judged() -> None:
         "no reply had a tool call",
     )
     assert rules["ns-leading-space-ok"].reason.startswith("it permits something")
+
+
+@table(
+    ("created", "profile", "is_passed"),
+    [
+        (ABSENT, None, False),  # OpenAI's schema requires it
+        (ABSENT, "ai-sdk", True),
+        ("1600000000", "ai-sdk", False),
+        ("1600000000", "openai-dotnet", True),
+        (None, "openai-dotnet", False),
+        (None, "ai-sdk", True),
+    ],
+)
+def test_a_profile_counts_only_the_forms_that_affect_its_client(
+    created: object, profile: str | None, is_passed: bool
+) -> None:
+    reply = MockReply((MockChunk(base64=every(created=created)),), headers=dict(sse.HEADERS))
+    report = run(_check(_only(reply, probe="text"), TEXT, profile=profile, rules=("env-created-int",)))
+    assert (report.passed, not report.findings) == (is_passed, is_passed)
 
 
 def test_a_finding_has_its_position_and_commands_to_reproduce_it() -> None:

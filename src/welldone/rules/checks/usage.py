@@ -80,12 +80,9 @@ def _not_zero(view: TraceView) -> Iterator[Violation]:
 @CHECKS.each("use-ints", lambda view: view.chunks)
 def _integer_counts(chunk: StreamMessage) -> Iterator[Violation]:
     if chunk.json.get("usage") is not None and not has_usage_counts(chunk.json["usage"]):
-        wrong = next((value for value in _counts(chunk) if not is_int(value)), chunk.json["usage"])
-        yield Violation(chunk, {"usage": chunk.json["usage"]}, f"{', '.join(USAGE_COUNTS)} as integers", form_of(wrong))
-
-
-def _counts(chunk: StreamMessage) -> list[object]:
-    return [as_object(chunk.json["usage"]).get(key, ...) for key in USAGE_COUNTS]
+        counts = (as_object(chunk.json["usage"]).get(key, ...) for key in USAGE_COUNTS)
+        form = form_of(next(value for value in counts if not is_int(value)))
+        yield Violation(chunk, {"usage": chunk.json["usage"]}, f"{', '.join(USAGE_COUNTS)} as integers", form)
 
 
 @CHECKS.each("use-total-sum", lambda view: view.chunks)
