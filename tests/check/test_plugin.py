@@ -46,7 +46,7 @@ def test_a_failing_server_fails_the_test_with_the_output_of_the_check(tmp_path: 
             tmp_path, f"def test_it(welldone_check):\n    welldone_check({url!r}, only=['text'])\n"
         )
     assert code == 1
-    assert "x end-done-sent  breaks  text" in output
+    assert "x end-done-sent  breaks, specified  text" in output
     assert "more       welldone rules end-done-sent" in output
     assert "Traceback" not in output
     assert "check_server" not in output
@@ -179,7 +179,7 @@ def test_an_asgi_application_is_checked_without_a_port(tmp_path: Path) -> None:
     code, output = pytest_run(tmp_path, test)
     assert code == 1
     assert "1 failed, 1 passed" in output
-    assert "x end-done-sent  breaks  text" in output
+    assert "x end-done-sent  breaks, specified  text" in output
 
 
 def test_the_url_gives_the_prefix_of_an_application() -> None:
