@@ -128,7 +128,7 @@ def test_a_server_without_geminis_api_is_reported_as_such(reply: MockReply, mess
 
 
 @pytest.mark.parametrize(
-    ("reply", "verdict"), [(NOT_FOUND, Verdict.WARN), (error_reply(500, "no"), Verdict.NOT_APPLICABLE)]
+    ("reply", "verdict"), [(NOT_FOUND, Verdict.FAIL), (error_reply(500, "no"), Verdict.NOT_APPLICABLE)]
 )
 def test_a_missing_count_of_gemini_breaks_its_rule(reply: MockReply, verdict: Verdict) -> None:
     report = _report(_except("/v1/models/ideal:countTokens", reply), "gemini", only=("text", "count"))
@@ -242,7 +242,7 @@ def test_a_longer_text_must_have_more_tokens(count: Any, is_correct: bool) -> No
 @pytest.mark.parametrize(
     ("reply", "verdict"),
     [
-        (NOT_FOUND, Verdict.WARN),
+        (NOT_FOUND, Verdict.FAIL),
         (error_reply(500, "no"), Verdict.NOT_APPLICABLE),
         (error_reply(403, "no"), Verdict.UNSUPPORTED),
     ],

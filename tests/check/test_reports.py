@@ -102,7 +102,7 @@ def test_a_broken_rule_is_printed_once_with_every_field_of_its_finding() -> None
     ]
     assert [line for line in lines if line.startswith("x ")][1:] == [
         "x use-final-chunk  advice  tools",
-        "x env-fingerprint  style, advice  headers, frame 7, byte 1804",
+        "x env-fingerprint  advice  headers, frame 7, byte 1804",
     ]
     assert "tools    fail         2 of 17 rules: delta-role-once, use-final-chunk" in lines
     assert lines[0] == lines[-1] == "failed: 3 rules broken (1 breaks, 2 advice)"
