@@ -267,6 +267,18 @@ def test_another_dialect_goes_up_untranslated(endpoint: str) -> None:
     assert (prescription.problem, prescription.after) == ("", ())
 
 
+def test_a_dialect_that_stays_wrong_is_made_from_chat() -> None:
+    def without_usage(request: Json, chunk: Json) -> Json:
+        if "input" in request:  # of a Response
+            (chunk.get("response") or chunk).pop("usage", None)
+        return chunk
+
+    handler = rewriting_reply(ReferenceServer().answer, without_usage)
+    report, prescription, settings = prescribed(handler, endpoint="responses", only=("text",))
+    assert "resp-usage" in report.findings_by_rule
+    assert ("speaks" in settings, prescription.after) == (False, ())
+
+
 def test_rules_that_only_the_first_check_judged_are_named() -> None:
     replies = iter([True])
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -31,6 +32,12 @@ async def add_prescription(report: Report, settings: CheckSettings, on_progress:
         if useless := useless_settings(rules, report, after):
             toml, variables, _ = prescribe(report, settings, useless)
             after = await _check_through_gateway(toml, variables, report, settings, on_progress)
+        if settings.endpoint != "chat" and after.findings_by_rule:  # answers made from its chat may be right
+            translated = [line for line in toml if not line.startswith("speaks = ")]
+            with suppress(CheckUnreachableError, NothingToCheckError):  # the server may have no chat
+                other = await _check_through_gateway(translated, variables, report, settings, on_progress)
+                if other.failed_answers == 0 and len(other.findings_by_rule) < len(after.findings_by_rule):
+                    toml, after = translated, other
         prescription = compare(toml, report, after)
     except asyncio.CancelledError:
         prescription = Prescription(toml=tuple(toml), problem="interrupted")
