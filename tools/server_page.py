@@ -13,7 +13,7 @@ import msgspec
 
 from welldone.check.report import Finding, Prescription, Report, Verdict
 from welldone.check.settings import CHAT, MESSAGES, RESPONSES
-from welldone.protocol.catalog import RULES
+from welldone.protocol.catalog import RULES, Kind
 from welldone.reporting import pluralize
 
 DIALECTS = {dialect.name: dialect for dialect in (CHAT, RESPONSES, MESSAGES)}
@@ -191,12 +191,13 @@ The number after a verdict is the number of broken rules. An API that a server d
 gateway offers it all the same, by its chat. There the prescription is the one of chat. The machine had two busy cores:
 `live-keepalive-in-silence` is broken where a long prompt took more than 15 s, which a faster machine would not show.
 
-A rule has the verdict *pass* if it was judged and is not broken, *warn* if it is broken but no affected client is
-known to fail, and *fail* if at least one client fails. It is *unsupported* if the server refuses the feature, and
-*not applicable* if no reply allowed a judgement: so small a model seldom calls a tool unless it must, and does not
-reason. A server has the verdict *error* if answers ended in an error, and nothing else fails. [The
+A rule has the verdict *pass* if it was judged and is not broken, *warn* if it is broken and is our advice, and *fail*
+if it is specified, observed at OpenAI, or breaks a client ([kinds](check.md#kinds)). It is *unsupported* if the server
+refuses the feature, and *not applicable* if no reply allowed a judgement: so small a model seldom calls a tool unless
+it must, and does not reason. A server has the verdict *error* if answers ended in an error, and nothing else fails. [The
 rules](rules/README.md) describe each of them.
 """
+_JUDGED = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
 COLUMNS = ("bare", "behind the gateway", "with the prescription")
 
 
@@ -354,9 +355,13 @@ def _prescribed_cell(prescribed: Prescribed | None) -> str:
         return "-"
     if prescribed.problem:
         return "not run"
-    is_breaking = any(RULES[rule].severity == "breaks" for rule in prescribed.broken)
-    verdict = Verdict.FAIL if is_breaking else Verdict.WARN
-    return f"{verdict.label} ({len(prescribed.broken)})" if prescribed.broken else Verdict.PASS.label
+    return _verdict_of(prescribed.broken)
+
+
+def _verdict_of(broken: Sequence[str]) -> str:
+    """The verdict by the kinds that the rules have today, and the number of broken rules."""
+    verdict = Verdict.FAIL if any(RULES[rule].kind is not Kind.ADVICE for rule in broken) else Verdict.WARN
+    return f"{verdict.label} ({len(broken)})" if broken else Verdict.PASS.label
 
 
 def _row_head(page: ServerPage, results: Mapping[str, Result]) -> list[str]:
@@ -372,7 +377,8 @@ def _verdict_cell(result: Result) -> str:
         case Unsupported():
             return Verdict.UNSUPPORTED.label
         case Checked(verdict=verdict, broken=broken):
-            return f"{verdict.label} ({len(broken)})" if broken else verdict.label
+            judged = _verdict_of([one.rule for one in broken])
+            return judged if verdict in _JUDGED else f"{verdict.label} ({len(broken)})"
 
 
 def _result_lines(endpoint: str, result: Result) -> list[str]:
@@ -382,6 +388,8 @@ def _result_lines(endpoint: str, result: Result) -> list[str]:
         case Unsupported(reason=reason):
             return [f"{endpoint} is unsupported: {_code(reason)}"]
         case Checked(tool=tool, rules=rules, broken=broken, incomplete=incomplete):
+            advice = sum(RULES[one.rule].kind is Kind.ADVICE for one in broken)
+            rules = {**rules, "warn": advice, "fail": len(broken) - advice}
             counts = ", ".join(f"{count} {Verdict(name).label}" for name, count in rules.items())
             lines = [f"{endpoint}, checked by welldone {tool}: {_broken_count(broken)} ({counts})."]
             lines += [f"Incomplete replies: {', '.join(incomplete)}."] if incomplete else []
