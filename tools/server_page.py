@@ -27,8 +27,16 @@ class BrokenRule(msgspec.Struct, frozen=True, kw_only=True):
 
     rule: str
     severity: str
+    kind: str = ""
+    """What the violation rests on; empty in results from before the kinds."""
     observed: str
     """Of the first violation."""
+
+    @property
+    def is_advice(self) -> bool:
+        """Whether it does not fail a check."""
+        return (self.kind or RULES[self.rule].kind) == Kind.ADVICE
+
     probes: tuple[str, ...]
 
 
@@ -152,7 +160,7 @@ def _broken_rule(findings: Sequence[Finding]) -> BrokenRule:
     if len(observed) > MAX_OBSERVED_CHARS:
         observed = f"{observed[: MAX_OBSERVED_CHARS - 1]}…"
     probes = tuple(dict.fromkeys(finding.probe for finding in findings))
-    return BrokenRule(rule=first.rule, severity=first.severity, observed=observed, probes=probes)
+    return BrokenRule(rule=first.rule, severity=first.severity, kind=first.kind, observed=observed, probes=probes)
 
 
 def load_pages(folder: Path) -> list[ServerPage]:
@@ -194,8 +202,8 @@ gateway offers it all the same, by its chat. There the prescription is the one o
 A rule has the verdict *pass* if it was judged and is not broken, *warn* if it is broken and is our advice, and *fail*
 if it is specified, observed at OpenAI, or breaks a client ([kinds](check.md#kinds)). It is *unsupported* if the server
 refuses the feature, and *not applicable* if no reply allowed a judgement: so small a model seldom calls a tool unless
-it must, and does not reason. A server has the verdict *error* if answers ended in an error, and nothing else fails. [The
-rules](rules/README.md) describe each of them.
+it must, and does not reason. A server has the verdict *error* if answers ended in an error, and nothing else fails.
+[The rules](rules/README.md) describe each of them.
 """
 _JUDGED = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
 COLUMNS = ("bare", "behind the gateway", "with the prescription")
@@ -355,12 +363,12 @@ def _prescribed_cell(prescribed: Prescribed | None) -> str:
         return "-"
     if prescribed.problem:
         return "not run"
-    return _verdict_of(prescribed.broken)
+    return _verdict_of([RULES[rule].kind is Kind.ADVICE for rule in prescribed.broken])
 
 
-def _verdict_of(broken: Sequence[str]) -> str:
-    """The verdict by the kinds that the rules have today, and the number of broken rules."""
-    verdict = Verdict.FAIL if any(RULES[rule].kind is not Kind.ADVICE for rule in broken) else Verdict.WARN
+def _verdict_of(broken: Sequence[bool]) -> str:
+    """The verdict, and the number of broken rules, of which each is advice or not."""
+    verdict = Verdict.WARN if all(broken) else Verdict.FAIL
     return f"{verdict.label} ({len(broken)})" if broken else Verdict.PASS.label
 
 
@@ -377,7 +385,7 @@ def _verdict_cell(result: Result) -> str:
         case Unsupported():
             return Verdict.UNSUPPORTED.label
         case Checked(verdict=verdict, broken=broken):
-            judged = _verdict_of([one.rule for one in broken])
+            judged = _verdict_of([one.is_advice for one in broken])
             return judged if verdict in _JUDGED else f"{verdict.label} ({len(broken)})"
 
 
@@ -388,7 +396,7 @@ def _result_lines(endpoint: str, result: Result) -> list[str]:
         case Unsupported(reason=reason):
             return [f"{endpoint} is unsupported: {_code(reason)}"]
         case Checked(tool=tool, rules=rules, broken=broken, incomplete=incomplete):
-            advice = sum(RULES[one.rule].kind is Kind.ADVICE for one in broken)
+            advice = sum(one.is_advice for one in broken)
             rules = {**rules, "warn": advice, "fail": len(broken) - advice}
             counts = ", ".join(f"{count} {Verdict(name).label}" for name, count in rules.items())
             lines = [f"{endpoint}, checked by welldone {tool}: {_broken_count(broken)} ({counts})."]
