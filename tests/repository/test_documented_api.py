@@ -149,6 +149,7 @@ FOREIGN_NAMES = {
     "num_workers redis_host routing_strategy stream_timeout success_callback",
     "OpenTelemetry": "parentbased_traceidratio",
     "SGLang": "popen_launch_server",
+    "npm": "node_modules",
     "tests, and an example": "test_agent_loop test_json_mode the_case",
 }
 """Names of other programs, and examples."""

@@ -128,7 +128,12 @@ def test_each_choice_ends_at_its_own_stop_string(tmp_path: Path) -> None:
 
 
 def test_held_back_text_is_sent_before_an_error(tmp_path: Path) -> None:
-    ((response, _),) = send(tmp_path, MockReply(tokens("a", " fi"), end="cut"), bodies=[COUNTED], stop="five")
+    async def work() -> RecordedReply:
+        async with run_server(tmp_path, MockReply(tokens("a", " fi"), end="cut")) as serving:
+            as_llama(serving)
+            return await serving.post(COUNTED | {"stop": "five"})
+
+    response = run(work())
     assert response.findings() == []
     assert b'"a"' in response.body
     assert b'" fi"' in response.body
