@@ -218,11 +218,16 @@ def test_the_fast_path_is_used_for_completions() -> None:
 @table("client", [*TRANSLATED])
 def test_text_for_a_client_with_another_dialect_takes_the_fast_path(client: str, top: str) -> None:
     pipeline = make_pipeline(client=client)
-    pipeline.fast_path.use_framing(TransferFraming(lambda _: (b"<", b">"), lambda size: (b"%d:" % size, b"|")))
+
+    def around(data: bytes) -> tuple[bytes, bytes] | None:
+        return (b"<", b">") if data.startswith(b"<") else None
+
+    pipeline.fast_path.use_framing(TransferFraming(around, lambda size: (b"%d:" % size, b"|")))
     for word in ("one", " two", " three", " four"):
         pipeline.feed(text_frame(word, top=top))
     rewrite = pipeline.fast_path.rewrite
     assert rewrite is not None
+    assert rewrite(text_frame(" five", top=top)) is None
     sent = rewrite(b"<" + text_frame(" five", top=top) + b">")
     assert sent is not None
     size, _, rest = sent.partition(b":")

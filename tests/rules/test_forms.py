@@ -83,3 +83,20 @@ def test_every_claim_was_measured_or_read(rule: Rule) -> None:
             assert bool(claim.measured) != bool(claim.read)
             assert ":" not in claim.client
             assert claim.effect
+
+
+@table(
+    ("severity", "kind", "form", "label"),
+    [
+        ("breaks", "specified", "null", "breaks, specified (null)"),
+        ("breaks", "breaks", None, "breaks"),
+        ("style", "advice", "missing", "advice (missing)"),
+    ],
+)
+def test_advice_is_printed_without_a_severity(severity: str, kind: str, form: str | None, label: str) -> None:
+    assert LintFinding("x", severity, 1, 0, "", "", (), kind=kind, form=form).label == label
+
+
+def test_a_rule_affects_the_clients_of_all_its_forms() -> None:
+    forms = RULES["env-created-int"].forms.values()
+    assert {*RULES["env-created-int"].affects} == {effect for form in forms for effect in form.affects} != set()

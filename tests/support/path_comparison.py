@@ -14,7 +14,7 @@ import pytest
 from welldone.protocol.dialects.base import DialectWriter
 from welldone.protocol.events import Event
 from welldone.protocol.fast_path import ChunkTemplates, FastPath, TransferFraming
-from welldone.protocol.pipeline import BUFFERED_LIMIT_CHARS, StreamPipeline
+from welldone.protocol.pipeline import StreamPipeline
 from welldone.protocol.stream_template import TemplatedStream, TemplateSlot
 
 Method = Callable[..., Any]
@@ -69,7 +69,7 @@ def _with_twin(init: Method) -> Method:
         if pipeline.fast_path._is_allowed:
             twin = Twin.__new__(Twin)
             init(twin, *words, **{**options, "dialect": copy(pipeline.dialect)})
-            twin.fast_path = FastPath(twin.parts[0], is_allowed=False, room=BUFFERED_LIMIT_CHARS)
+            twin.fast_path = FastPath(twin.parts[0], is_allowed=False, room=pipeline.fast_path.room)
             # Neither refers to the pipeline: there must be no cycle.
             for owner in (pipeline, pipeline.fast_path):
                 setattr(owner, _TWIN, twin)
