@@ -211,7 +211,7 @@ BROKEN = {
 
 @table("broken", BROKEN.values(), ids=BROKEN.keys())
 def test_another_upstream_is_tried_before_the_first_byte(tmp_path: Path, broken: MockReply) -> None:
-    response = ask(tmp_path, [broken], [VECTOR], each={"weight": 1.0}, first={"weight": 1000.0}, first_byte_s=0.3)
+    response = ask(tmp_path, [broken], [VECTOR], each={"weight": 0.01}, first={"weight": 1000.0}, first_byte_s=0.3)
     assert (response.status, response.body) == (200, VECTOR.body)
     assert response.request["asked"] == [1, 1]
 
@@ -227,7 +227,7 @@ def test_two_failed_attempts_are_an_error(tmp_path: Path, broken: MockReply) -> 
 
 def test_an_unreachable_upstream_is_skipped(tmp_path: Path) -> None:
     async def work() -> None:
-        async with gateway(tmp_path, [VECTOR], [VECTOR], first={"weight": 1000.0}) as serving:
+        async with gateway(tmp_path, [VECTOR], [VECTOR], each={"weight": 0.01}, first={"weight": 1000.0}) as serving:
             await serving.upstreams[0].close()
             assert (await get(serving, "POST", "/v1/embeddings", json.dumps(INPUT).encode())).status == 200
             await serving.upstreams[1].close()
@@ -254,7 +254,7 @@ def test_a_client_error_is_not_retried(tmp_path: Path) -> None:
     ids=["cut", "reset", "hang"],
 )
 def test_a_truncated_reply_does_not_look_complete(tmp_path: Path, reply: MockReply) -> None:
-    response = ask(tmp_path, [reply], [SOUND], first={"weight": 1000.0}, idle_s=0.3)
+    response = ask(tmp_path, [reply], [SOUND], each={"weight": 0.01}, first={"weight": 1000.0}, idle_s=0.3)
     assert response.status == 200
     assert not response.raw.endswith(b"0\r\n\r\n")
     assert response.request["asked"] == [1, 0]
