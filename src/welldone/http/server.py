@@ -41,6 +41,13 @@ class ServerConnection(AcceptedConnection):
 
     slice_bytes: int = 64 * 1024
     SLICE_LINES: ClassVar[int] = 1024  # the smallest request has four, and takes 15 us to parse
+    # Assigned here too: type checkers infer attributes of the base differently.
+    transport: asyncio.Transport
+    is_connected: bool
+    on_backpressure: Callable[[], object] | None
+    on_disconnect: Callable[[], object] | None
+    on_upgraded_data: Callable[[bytes], object] | None
+    has_early_data: bool
 
     def __init__(self, server: "HttpServer") -> None:
         super().__init__(server.handler, server.large_body_lock)

@@ -67,7 +67,7 @@ class FastPath:
         """Returns the bytes to send for a frame, or None if it needs the slow path. None: no chunk can be rewritten."""
         self.has_framing: bool = False
         """Frames come with transfer framing, from a caller that offers them before it calls `feed`."""
-        self.room = room
+        self.room: int = room
         """Characters that may still be buffered, in a dialect that repeats its texts."""
         self._part = part
         self._framing = NO_FRAMING
