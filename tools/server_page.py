@@ -200,10 +200,10 @@ gateway offers it all the same, by its chat. There the prescription is the one o
 `live-keepalive-in-silence` is broken where a long prompt took more than 15 s, which a faster machine would not show.
 
 A rule has the verdict *pass* if it was judged and is not broken, *warn* if it is broken and is our advice, and *fail*
-if it is specified, observed at OpenAI, or breaks a client ([kinds](check.md#kinds)). It is *unsupported* if the server
-refuses the feature, and *not applicable* if no reply allowed a judgement: so small a model seldom calls a tool unless
-it must, and does not reason. A server has the verdict *error* if answers ended in an error, and nothing else fails.
-[The rules](rules/README.md) describe each of them.
+if it is specified, observed at OpenAI, or breaks a client ([kinds](check.md#kinds-and-forms)). It is *unsupported* if
+the server refuses the feature, and *not applicable* if no reply allowed a judgement: so small a model seldom calls a
+tool unless it must, and does not reason. A server has the verdict *error* if answers ended in an error, and nothing
+else fails. [The rules](rules/README.md) describe each of them.
 """
 _JUDGED = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
 COLUMNS = ("bare", "behind the gateway", "with the prescription")
