@@ -22,6 +22,7 @@ from welldone.server.access.store import (
     RefusedError,
     SharedStore,
     StoreClient,
+    StoreError,
     StoreUnavailableError,
     Value,
 )
@@ -250,6 +251,38 @@ def test_a_store_that_comes_back_empty_gets_the_running_streams_again(tmp_path: 
             assert again.is_complete
             assert whole[-1].endswith(b"[DONE]\n\n")
             assert await first.read_all() == whole
+
+    run(work())
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+def test_whichever_read_of_the_store_fails_a_reader_gets_all(
+    tmp_path: Path, redis: RealRedis, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    count, read_events = 0, RedisStoreClient.read_events
+
+    async def read_or_fail(client: RedisStoreClient, name: str, after: int) -> EventBatch | None:
+        nonlocal count
+        count += 1
+        if count == number:
+            raise StoreError("no answer")
+        return await read_events(client, name, after)
+
+    monkeypatch.setattr(RedisStoreClient, "read_events", read_or_fail)
+
+    async def work() -> None:
+        upstream = GatedUpstream(CHUNKS)
+        async with two_gateways(tmp_path, upstream, redis) as (one, other):
+            await upstream.allow(3)
+            first = await start(one, ASKS + MINE)
+            seen = await first.read_events(3)
+            live = await resume_when_known(other, first.stream_id, 3, MINE)
+            assert live.status == 200
+            await wait_until(lambda: count >= number)
+            await upstream.allow_all()
+            rest = await live.read_all()
+            assert live.is_complete
+            assert await first.read_all() == seen + rest
 
     run(work())
 

@@ -130,7 +130,7 @@ class ResumeService:
             head = await asyncio.shield(stream.opened)
             headers = {**head.headers, STREAM_ID_HEADER: stream.id} if form.has_ids else head.headers
             response = await ctx.request.start_stream(headers, trailers=head.trailer_names)
-            if await self._send_events(response, stream, 0, form):
+            if await self._send_events(response, stream, await stream.read(0, 0.0), 0, form):
                 await response.end(stream.trailers)
             if stream.task is not None and stream.state is StreamState.COMPLETE:
                 await asyncio.wait([stream.task])  # for its log fields
@@ -215,7 +215,7 @@ class ResumeService:
                 return HttpResponse(204 if is_last(batch, after) else 200, content_type=_EVENT_STREAM)
             response = await ctx.request.start_stream({**dict(sse.HEADERS), **response_headers(ctx)})
             try:
-                if await self._send_events(response, source, after, form):
+                if await self._send_events(response, source, batch, after, form):
                     await response.end()
             except WriterDiedError as error:
                 # Without an id: if the process is only late, a client may go on where it was.
@@ -229,11 +229,10 @@ class ResumeService:
         return None
 
     async def _send_events(
-        self, response: StreamingResponse, source: EventSource, after: int, form: ReaderFormat
+        self, response: StreamingResponse, source: EventSource, batch: EventBatch, after: int, form: ReaderFormat
     ) -> bool:
-        """Send events until the end of the stream. Returns False if the connection was reset before."""
+        """Send the events of a batch and all later ones. Returns False if the connection was reset before the end."""
         try:
-            batch = await source.read(after, 0.0)
             while batch.dropped <= after:
                 response.write(form.encode(batch.events, after))
                 after += len(batch.events)
