@@ -1,7 +1,10 @@
 """Repair log."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from tests.table import table
-from welldone.protocol.repair_log import RepairEntry, RepairLog, format_json
+from welldone.protocol.repair_log import RepairEntry, RepairLog, format_json, shorten
 
 
 def test_violations_of_a_rule_have_one_entry_with_a_count() -> None:
@@ -36,6 +39,21 @@ def test_the_observed_value_is_shortened() -> None:
     repair_log.record("enc-valid-utf8", "x" * 201)
     repair_log.record("env-id-present", {"id": None})
     assert [repair.observed for repair in repair_log.entries()] == ["x" * 200, "x" * 199 + "…", '{"id":null}']
+
+
+_WORDS = st.text(max_size=4) | st.builds("{}{}".format, st.text(min_size=1, max_size=3), st.just("ä\n" * 150))
+_VALUES = st.recursive(
+    _WORDS | st.none() | st.integers(0, 9),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_WORDS, inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(_VALUES, st.integers(1, 300))
+def test_the_observed_value_is_the_start_of_its_json(value: object, count: int) -> None:
+    repair_log = RepairLog()
+    repair_log.record("env-id-present", [value] * count)
+    assert repair_log.entries()[0].observed == shorten(format_json([value] * count), 200)
 
 
 def test_the_log_has_at_most_one_entry_per_rule() -> None:

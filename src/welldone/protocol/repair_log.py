@@ -1,6 +1,7 @@
 """Log of the repairs of one stream: one entry per rule, so its size does not depend on the length of the stream."""
 
 from collections.abc import Mapping
+from itertools import islice
 
 import msgspec
 
@@ -50,7 +51,7 @@ class RepairLog:
         if entry is not None:
             entry.count += 1
         elif self.endpoint is None or self.endpoint in RULES[rule].endpoints:
-            text = observed if isinstance(observed, str) else format_json(observed)
+            text = observed if isinstance(observed, str) else format_json(_abridge(observed))
             self._entries[rule] = RepairEntry(rule, 1, self.frame, self.byte, shorten(text, _OBSERVED_CHARACTERS))
             if self.broken_rule is None and (
                 rule in self.strict_rules
@@ -67,7 +68,7 @@ class RepairLog:
         """Record a violation whose repair deletes `value`. Unless that is empty, the answer ends with an error."""
         self.record(rule, value)
         if self.lost is None and not self.is_over and not is_empty(value):
-            self.broken_rule, self.lost = rule, shorten(format_json(value), _OBSERVED_CHARACTERS)
+            self.broken_rule, self.lost = rule, shorten(format_json(_abridge(value)), _OBSERVED_CHARACTERS)
 
     def read_object(self, value: object, rule: str) -> Json:
         """Return an object, or the only one of a list. Any other value is dropped: the result is empty."""
@@ -134,3 +135,21 @@ def format_json(value: object) -> str:
         return msgspec.json.encode(value).decode()
     except (RecursionError, UnicodeEncodeError):
         return "(value that cannot be encoded)"
+
+
+def _abridge(value: object) -> object:
+    """Return a JSON value with no more than an excerpt shows of it: to encode all of a long frame takes 10 ms."""
+    room = _OBSERVED_CHARACTERS
+
+    def start_of(item: object) -> object:
+        nonlocal room
+        room -= 1
+        if isinstance(item, str):
+            return item[: _OBSERVED_CHARACTERS + 1]
+        if isinstance(item, list):
+            return [start_of(one) for one in islice(item, max(room, 0))]
+        if isinstance(item, dict):
+            return {start_of(name): start_of(one) for name, one in islice(item.items(), max(room, 0))}
+        return item
+
+    return start_of(value)

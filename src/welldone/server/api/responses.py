@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs
 
@@ -48,6 +48,7 @@ from welldone.server.resume.streams import ResumableStream
 _MAX_BACKGROUND = 64
 """Background responses of all clients at once. They queue like others, but no open connection limits their number."""
 _PAGE_SIZE = 20  # OpenAI's
+_ITEMS_AT_ONCE = 1_000  # more are converted in a thread: 8,000 would hold up the event loop for 40 ms
 _QUERY_LIMIT = 32  # fields of a query string; there are four
 _SEQUENCE_FORMAT = ReaderFormat(has_ids=False, first_number=0, param="starting_after")
 """Events of this API have their number in their JSON."""
@@ -316,13 +317,16 @@ class ResponsesApi(DialectApi, kw_only=True):
             return _ResponseJob(ctx, backend, options, gen_request, items, await self._local_history(ctx))
         fields.check_supported(body, ResponseRequest)
         history, items = await self._read_items(ctx, body, options.previous_response_id)
-        translation = requests.responses_to_chat(
+        translate = partial(
+            requests.responses_to_chat,
             body,
             history,
             items,
             unknown_tools=self.settings.unknown_tools,
             allows_custom_tools=isinstance(backend, UpstreamBackend),
         )
+        is_long = len(history) + len(items) > _ITEMS_AT_ONCE
+        translation = await asyncio.to_thread(translate) if is_long else translate()
         echo = translation.echo
         if ignored := translation.tools.ignored:
             ctx.log_fields["ignored_tools"] = len(ignored)
