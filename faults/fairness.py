@@ -1,7 +1,7 @@
 """The most expensive requests and replies on every endpoint, next to a stream that must not be delayed."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -192,15 +192,37 @@ class Request(NamedTuple):
     """As in `Sending`."""
 
 
+def floods(context: CaseContext) -> Outcome:
+    """Run every flood, one after the other."""
+    return _run(context, {}, partial(_floods, context), has_limited_memory=True)
+
+
 def turns(context: CaseContext) -> Outcome:
-    """Run every request and every reply, one after the other."""
-    replies = frames(context.times(FRAME_BYTES, 60_000))
-    names = list(replies)
+    """Run every request, one after the other."""
+    return _run(context, {}, partial(_requests, context))
+
+
+def replies(context: CaseContext) -> Outcome:
+    """Run every reply of an upstream, one after the other."""
+    upstream_replies = frames(context.times(FRAME_BYTES, 60_000))
+    return _run(context, upstream_replies, partial(_replies, context, list(upstream_replies)))
+
+
+def _run(
+    context: CaseContext,
+    upstream_replies: dict[str, Callable[[], MockReply]],
+    make: Callable[[Running], AsyncIterator[Request]],
+    *,
+    has_limited_memory: bool = False,
+) -> Outcome:
+    names = list(upstream_replies)
 
     def choose(seen: MockHttpRequest) -> MockReply:
         body, seen.body = seen.body, ""
         start = body.find('"model":"frame ')
-        return HELLO_REPLY if start < 0 else replies[names[int(body[start + 15 : body.index('"', start + 15)])]]()
+        if start < 0:
+            return HELLO_REPLY
+        return upstream_replies[names[int(body[start + 15 : body.index('"', start + 15)])]]()
 
     heartbeat = '[upstreams.heartbeat]\nurl = "%s"\nmodels = ["heartbeat"]\nprobe_s = 0\n'
     with (
@@ -208,46 +230,33 @@ def turns(context: CaseContext) -> Outcome:
         upstream(choose) as fine,
         gateway(context.folder, fine.url, more=heartbeat % beats) as server,
     ):
-        problems, worst, growth = asyncio.run(_all(context, server, names))
-    by_reply = {name: ms for name, ms in worst.items() if name.rsplit(", /", 1)[0] in replies}
-    by_request = {name: ms for name, ms in worst.items() if name not in by_reply}
+        problems, worst, growth = asyncio.run(_send_all(context, server, make(server)))
     figures = (
         Figure("wrong responses", len(problems), most=0),
-        Figure("longest pause caused by a request", _longest(by_request), "ms", most=HELD_UP_MS, is_timing=True),
-        Figure("longest pause caused by an upstream reply", _longest(by_reply), "ms", most=HELD_UP_MS, is_timing=True),
-        growth,
+        Figure("longest pause of the other stream", max(worst.values()), "ms", most=HELD_UP_MS, is_timing=True),
+        *([growth] if has_limited_memory else []),
     )
-    slowest = [max(one, key=one.__getitem__, default="none") for one in (by_request, by_reply)]
-    return Outcome(len(worst), f"slowest request: {slowest[0]}; slowest reply: {slowest[1]}", figures, tuple(problems))
+    return Outcome(len(worst), f"slowest: {max(worst, key=worst.__getitem__)}", figures, tuple(problems))
 
 
-def _longest(results: dict[str, float]) -> float:
-    return max(results.values(), default=0.0)
-
-
-async def _all(context: CaseContext, server: Running, names: list[str]) -> tuple[list[str], dict[str, float], Figure]:
+async def _send_all(
+    context: CaseContext, server: Running, requests: AsyncIterator[Request]
+) -> tuple[list[str], dict[str, float], Figure]:
     """Send each request some times. Returns problems, the longest gaps of the stream by request, and the memory."""
     problems: list[str] = []
     peak = Peak(server)
     async with sending() as sender, listening(server, chat("heartbeat")) as recorder:
-
-        async def send_all(requests: Iterable[Request]) -> None:
-            for request in requests:
-                context.note(request.name)
-                for _ in range(context.times(TRIES, 1)):
-                    await recorder.beat(request.name)
-                    replies = await sender.send(server.port, request.data, request.at_once, request.first_size)
-                    problems.extend(f"{request.name}: {why}" for reply in replies if (why := request.problem(reply)))
-
-        await send_all(_floods(context, server))
-        growth = peak.growth()
-        await send_all(_chosen(context, server, names))
-        await send_all(await _references(server))
+        async for request in requests:
+            context.note(request.name)
+            for _ in range(context.times(TRIES, 1)):
+                await recorder.beat(request.name)
+                received = await sender.send(server.port, request.data, request.at_once, request.first_size)
+                problems.extend(f"{request.name}: {why}" for reply in received if (why := request.problem(reply)))
     recorder.worst.pop(NOTHING, None)
-    return problems, recorder.worst, growth
+    return problems, recorder.worst, peak.growth()
 
 
-def _floods(context: CaseContext, server: Running) -> Iterator[Request]:
+async def _floods(context: CaseContext, server: Running) -> AsyncIterator[Request]:
     key = b"Authorization: Bearer %b\r\n" % (server.key or "").encode()
     for flood in FLOODS:
         data = flood.make(context.times(flood.size, flood.size // 20), key)
@@ -256,12 +265,17 @@ def _floods(context: CaseContext, server: Running) -> Iterator[Request]:
         yield Request(flood.name, data, problem, flood.at_once, first_size)
 
 
-def _chosen(context: CaseContext, server: Running, names: list[str]) -> Iterator[Request]:
+async def _requests(context: CaseContext, server: Running) -> AsyncIterator[Request]:
     every = context.times(1, 31)
-    size = context.times(BODY_BYTES, 60_000)
-    yield from (
-        _post(server, name, path, body) for index, (name, path, body) in enumerate(requests(size)) if index % every == 0
-    )
+    for index, (name, path, body) in enumerate(requests(context.times(BODY_BYTES, 60_000))):
+        if index % every == 0:
+            yield _post(server, name, path, body)
+    for request in await _references(server):
+        yield request
+
+
+async def _replies(context: CaseContext, names: list[str], server: Running) -> AsyncIterator[Request]:
+    every = context.times(1, 31)
     for index, name in enumerate(names):
         for number, path in enumerate((CHAT, MESSAGES, RESPONSES, OLLAMA_CHAT)):
             if (index + number) % every == 0:
@@ -307,4 +321,8 @@ def _flood_problem(expected: bytes, received: ClientReply) -> str | None:
     return f"{received.status}, …{received.body[-150:]!r}"
 
 
-CASES = (Case("turns", "the most expensive requests and replies on every endpoint, next to a stream", turns),)
+CASES = (
+    Case("turns-floods", "thousands of small requests, frames and chunks at once, next to a stream", floods),
+    Case("turns", "the most expensive requests on every endpoint, next to a stream", turns),
+    Case("turns-replies", "the most expensive replies of an upstream in every dialect, next to a stream", replies),
+)
