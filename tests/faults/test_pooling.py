@@ -57,13 +57,11 @@ def test_data_before_the_response_starts_is_limited() -> None:
         async def drain() -> None:
             log.append("drain")
 
-        async def open_stream(
-            headers: dict[str, str], *, status: int, trailers: object, first: bytes
-        ) -> SimpleNamespace:
+        async def open_stream(headers: dict[str, str], *, first: bytes, **_: object) -> SimpleNamespace:
             log.append(f"open with {len(first)}")
             return stream
 
-        async def end() -> None:
+        async def end(*_: object, **__: object) -> None:
             log.append("end")
 
         stream.end, stream.drain = end, drain

@@ -467,7 +467,7 @@ class SlowStream:
         self.log.append("drain")
         self.has_backpressure = False
 
-    async def end(self) -> None:
+    async def end(self, *_: object, **__: object) -> None:
         self.log.append("end")
 
     def abort(self) -> None:
@@ -480,7 +480,7 @@ def test_a_slow_client_pauses_the_upstream() -> None:
     async def work() -> AttemptFailure | None:
         stream = SlowStream(log)
 
-        async def open_stream(headers: dict[str, str], *, status: int, trailers: object, first: bytes) -> SlowStream:
+        async def open_stream(headers: dict[str, str], *, status: int, first: bytes, **_: object) -> SlowStream:
             log.append(f"open {status} with {len(first)}")
             stream.has_backpressure = True
             return stream

@@ -371,7 +371,7 @@ def test_a_slow_reader_pauses_the_generation_and_is_disconnected(tmp_path: Path)
             client.socket.transport.pause_reading()
             (task,) = serving.response_tasks()
             async with asyncio.timeout(LIMIT_S):
-                while not task.has_backpressure:  # noqa: ASYNC110 - there is no event for it
+                while not task.client.has_backpressure:  # noqa: ASYNC110 - there is no event for it
                     await asyncio.sleep(0.005)
             await until_idle(serving)
             assert task.error is not None

@@ -4,6 +4,7 @@ The model in the body selects the upstream; endpoints without a model use the fi
 Batches are not among them: they would bypass the rate limits of a key.
 """
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from welldone.http.cooperative import run_cooperatively
 from welldone.http.messages import HttpResponse
 from welldone.protocol.events import Json
 from welldone.server.context import RequestContext, Route, RouteHandler, check_encoding
-from welldone.server.generation.client_output import ClientOutput
+from welldone.server.generation.client_stream import ClientStream, Source
 from welldone.server.generation.recovery import AttemptOutput, Recovery
 from welldone.server.generation.retry import RetryLoop
 from welldone.server.generation.targets import BackendResolver
@@ -88,7 +89,7 @@ PASSTHROUGH_ENDPOINTS = (
 
 
 @dataclass(eq=False)
-class PassthroughRequest(ClientOutput):
+class PassthroughRequest:
     """A request to forward, with all its attempts. Its reply is forwarded byte for byte.
 
     The client's stream is opened when the upstream's reply starts: until then another upstream can be tried.
@@ -102,7 +103,9 @@ class PassthroughRequest(ClientOutput):
     charge_tokens: Callable[[RequestContext, int], None]
 
     def __post_init__(self) -> None:
-        super().__init__(self.ctx.request, write_s=self.write_s)
+        self._loop = asyncio.get_running_loop()
+        self._sources: dict[int, Source] = {}
+        self._client = ClientStream(self.ctx.request, self._sources, write_s=self.write_s)
         self._reset()
 
     def _reset(self) -> None:
@@ -111,14 +114,15 @@ class PassthroughRequest(ClientOutput):
         self._headers: Mapping[str, str] = {}
         self._first_bytes = self._last_bytes = b""
         self._exchange: Exchange | None = None
-        self._is_finished = self._is_paused = False
+        self._is_finished = False
         self._error: HttpClientError | None = None
         self._last_received_at = self._loop.time()
-        self._buffer.clear()
+        self._client.discard()
 
     async def run_attempt(self, lease: BackendLease, part: int, number: int) -> AttemptFailure | None:
         """Send the request to an upstream and forward the reply."""
         self._reset()
+        self._sources[part] = self
         method, accept = self.ctx.request.method, self.ctx.request.headers.get("Accept", "")
         failure: AttemptFailure | None = CLIENT_DISCONNECTED
         try:
@@ -140,15 +144,16 @@ class PassthroughRequest(ClientOutput):
             if self._exchange is not None:
                 self._exchange.close()
                 self._exchange = None  # a reference cycle would wait for the garbage collector
-            if failure is not None and self._stream is not None:
-                self._stream.abort()  # without a regular end, so that the reply does not look complete
+            self._sources.clear()
+            if failure is not None and self._client.stream is not None:
+                self._client.stream.abort()  # without a regular end, so that the reply does not look complete
             self._charge(failure)
         lease.report(failure)
         return failure
 
     def output(self, part: int, failure: AttemptFailure) -> AttemptOutput:
         """A reply is not known well enough to continue it."""
-        return AttemptOutput(can_discard=self._stream is None)
+        return AttemptOutput(can_discard=self._client.stream is None)
 
     def recover(self, part: int, failure: AttemptFailure, recovery: Recovery) -> None:
         """Do nothing: the next attempt begins with a reset."""
@@ -161,7 +166,7 @@ class PassthroughRequest(ClientOutput):
             self.ctx.log_fields["prompt_tokens"] = tokens
         elif (
             failure is not None
-            and (self._stream is not None or failure.outcome in _BILLABLE_OUTCOMES)
+            and (self._client.stream is not None or failure.outcome in _BILLABLE_OUTCOMES)
             and self.endpoint.has_model
             and self.upload.json is not None
         ):
@@ -174,31 +179,31 @@ class PassthroughRequest(ClientOutput):
     def head(self, status: int, headers: Mapping[str, str]) -> None:
         """Receive the status and headers."""
         self._status, self._headers = status, headers
-        self.wake()
+        self._client.wake()
 
     def data(self, data: bytes) -> None:
         """Receive bytes of the body."""
         self._last_received_at = self._loop.time()
-        if self._stream is None:
-            self._buffer_output(data)
-            self.wake()
+        if self._client.stream is None:
+            self._client.buffer(data)
+            self._client.wake()
         else:
             self._keep_edges(data)
-            self._stream.write(data)
+            self._client.stream.write(data)
 
     def end(self, error: HttpClientError | None) -> None:
         """Receive the end of the body."""
         self._is_finished, self._error = True, error
-        self.wake()
+        self._client.wake()
 
     # The handler's task.
 
-    def pause_sources(self) -> None:
+    def pause(self) -> None:
         """Stop reading from the upstream."""
         if self._exchange is not None:
             self._exchange.pause_reading()
 
-    def resume_sources(self) -> None:
+    def resume(self) -> None:
         """Read on."""
         self._last_received_at = self._loop.time()
         if self._exchange is not None:
@@ -216,31 +221,31 @@ class PassthroughRequest(ClientOutput):
             return error_mapping.compressed_reply()
         if self._headers.get("content-type", "").lower().startswith("text/html"):
             return error_mapping.unrecognized_reply()
-        self._keep_edges(bytes(self._buffer))
-        stream = await self._open_stream(self._reply_headers(), status=self._status)
+        self._keep_edges(bytes(self._client.buffered))
+        await self._client.open(self._reply_headers(), status=self._status)
         while not self._is_finished:
-            if self._is_paused or stream.has_backpressure:
-                if (failure := await self._drain(stream)) is not None:
+            if self._client.is_blocked:
+                if (failure := await self._client.drain()) is not None:
                     return failure
             elif not await self._wait_for_data(lease.idle_s):
                 return error_mapping.timeout_failure(lease.idle_s)
         if self._error is not None:
             return error_mapping.disconnect_failure(self._error, lease.upstream, has_head=True)
-        await stream.end()
+        await self._client.end()
         return None
 
     async def _read_error(self, lease: BackendLease) -> AttemptFailure:
         until = self._loop.time() + error_mapping.ERROR_BODY_TIMEOUT_S
-        while not self._is_finished and len(self._buffer) < ERROR_LIMIT_BYTES and until > self._loop.time():
-            await self._wait(until - self._loop.time())
-        body = bytes(self._buffer[:ERROR_LIMIT_BYTES])
+        while not self._is_finished and len(self._client.buffered) < ERROR_LIMIT_BYTES and until > self._loop.time():
+            await self._client.wait(until - self._loop.time())
+        body = bytes(self._client.buffered[:ERROR_LIMIT_BYTES])
         return error_mapping.status_failure(self._status, self._headers, body, "input", lease.upstream)
 
     async def _wait_for_data(self, timeout_s: float) -> bool:
         """Wait for a change. Returns False if the upstream has been silent for `timeout_s`."""
         left_s = self._last_received_at + timeout_s - self._loop.time()
         if left_s > 0:
-            await self._wait(left_s)
+            await self._client.wait(left_s)
         return left_s > 0
 
     def _reply_headers(self) -> dict[str, str]:

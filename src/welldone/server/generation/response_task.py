@@ -6,9 +6,7 @@ wakes to open the stream, to send keep-alives, to wait for a slow client, and at
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterator
-from enum import IntEnum, auto
 from functools import partial
 
 import msgspec
@@ -17,11 +15,10 @@ from welldone.gateway.backends import Backend, BackendLease
 from welldone.gateway.error_mapping import AttemptFailure, reply_too_large
 from welldone.gateway.errors import ApiError, internal_error
 from welldone.gateway.upstream import dialect_headers
-from welldone.http.messages import HttpResponse, StreamingResponse
+from welldone.http.messages import HttpResponse
 from welldone.http.turns import next_turn
 from welldone.protocol import sse
 from welldone.protocol.continuation import Continuation, ContinuationWay
-from welldone.protocol.dialects.base import KEEP_ALIVE
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint, Envelope
@@ -35,7 +32,12 @@ from welldone.protocol.result import PartState, RepairResult
 from welldone.protocol.stream_template import RECORDED_LIMIT_BYTES, TemplatedStream, TemplateSlot
 from welldone.server.context import RequestContext, response_headers
 from welldone.server.generation.attempt import AttemptStage, UpstreamAttempt, classify_failure
-from welldone.server.generation.client_output import ClientOutput
+from welldone.server.generation.client_stream import (
+    REPORT_REQUEST_HEADER,
+    ClientStream,
+    ReportHeaders,
+    ResponseState,
+)
 from welldone.server.generation.continuation import NO_WAY, Continuations
 from welldone.server.generation.observer import StreamObserver
 from welldone.server.generation.pipelines import (
@@ -49,7 +51,6 @@ from welldone.server.generation.pipelines import (
     with_reasoning_fields,
 )
 from welldone.server.generation.recovery import AttemptOutput, Continue, GiveUp, Recovery
-from welldone.server.generation.report_headers import REPORT_REQUEST_HEADER, ReportHeaders
 from welldone.server.generation.retry import RetryLoop
 from welldone.server.generation.targets import sticky_key
 from welldone.server.generation.token_cost import TokenCost, estimate_prompt_tokens
@@ -60,7 +61,6 @@ from welldone.server.parts import ServerParts
 from welldone.server.requests.fields import ValidatedRequest
 from welldone.server.requests.upstream_dialects import UPSTREAM_DIALECTS, request_target, translate_request
 
-_KEEP_ALIVE_LIMIT = 45  # in a row: some clients give up after a hundred lines without data, and a comment has two
 _BUFFERED_LIMIT_BYTES = 256 * 2**20  # of a stream that becomes a whole reply: a million tokens
 _GRACE_S = {
     PartState.FINISHED: 10.0,  # for the usage after the last finish_reason; some servers send one with each chunk
@@ -80,43 +80,13 @@ _PROMPT_PARAMS = {
 """The parameter to blame for a prompt that is too long."""
 
 
-class ResponseState(IntEnum):
-    """State of a response, as seen by the client."""
-
-    WAITING = auto()
-    """The backend has not started its reply; the stream may be open, with keep-alives only."""
-    STARTED = auto()
-    """The backend has started its reply, and the client has received nothing of it."""
-    SENDING = auto()
-    """The client has received a part of the reply: from here on attempts can only continue it."""
-    COMPLETE = auto()
-    """All parts have ended without failure."""
-    FAILED = auto()
-
-
 # Python 3.11 takes 15 times as long to look up a member of an enum, and each response needs a dozen.
 _WAITING, _STARTED, _SENDING, _COMPLETE, _FAILED = ResponseState
 _RECEIVING, _HAS_EVENT, _GENERATING = tuple(AttemptStage)[2:]
-_NEXT_STATES = {
-    _WAITING: tuple(ResponseState)[1:],
-    _STARTED: (_WAITING, *tuple(ResponseState)[2:]),  # WAITING: a retry discards the output
-    _SENDING: (_COMPLETE, _FAILED),
-    _COMPLETE: (),
-    _FAILED: (),
-}
 
 
-class ResponseTask(ClientOutput):
+class ResponseTask:
     """The production of one response."""
-
-    # A dictionary of so many attributes would take 1.6 KB for each stream.
-    __slots__ = (
-        *("_ctx", "backend", "_gen_request", "_request", "_parts", "_settings", "times", "_report", "_reread_request"),
-        *("_may_use_template", "_capture", "continuations", "_fallback", "_is_same_dialect"),
-        *("_pipeline", "_templated", "_template_slot", "_recorded", "_options", "error", "_part_count", "retries"),
-        *("_attempts", "_ended_count", "state", "_last_sent_at", "_received_bytes", "_last_output"),
-        *("_keep_alive_count", "cost"),
-    )
 
     def __init__(
         self,
@@ -131,7 +101,6 @@ class ResponseTask(ClientOutput):
         capture: StreamCapture | None = None,
     ) -> None:
         settings = parts.settings
-        super().__init__(ctx.request, write_s=settings.write_s)
         self._ctx = ctx
         self.backend = backend
         self._gen_request = gen_request
@@ -167,11 +136,8 @@ class ResponseTask(ClientOutput):
         )
         self._attempts: dict[int, UpstreamAttempt] = {}  # the last attempt at each part
         self._ended_count = 0
-        self.state: ResponseState = _WAITING
-        self._last_sent_at = time.monotonic()
+        self.client: ClientStream = ClientStream(ctx.request, self._attempts, write_s=settings.write_s)
         self._received_bytes = 0
-        self._last_output = b""  # is sent with the end of the body
-        self._keep_alive_count = 0
         self.cost: TokenCost = TokenCost(prompt_copies=self._part_count // request.prompt_count)
 
     def _reset_pipeline(self) -> None:
@@ -247,11 +213,6 @@ class ResponseTask(ClientOutput):
             is_continuable=self.continuations.is_on or len(self._request.bodies) > 1,
         )
 
-    def _enter(self, state: ResponseState) -> None:
-        """Change the state, unless the response has ended or is already further."""
-        if state in _NEXT_STATES[self.state]:
-            self.state = state
-
     async def run(self) -> HttpResponse | None:
         """Produce the response; returns None if it was streamed.
 
@@ -268,31 +229,31 @@ class ResponseTask(ClientOutput):
                 return None
             return await self._buffered_response()
         finally:
-            self._enter(_FAILED)  # unless it has ended before
-            if self.state is not _COMPLETE or (self._templated or self.pipeline).usage is None:
+            self.client.enter(_FAILED)  # unless it has ended before
+            if self.client.state is not _COMPLETE or (self._templated or self.pipeline).usage is None:
                 outputs = [(n, one.output_estimate) for n, one in self._attempts.items() if one.is_billable]
                 self.cost.add_incomplete(outputs, self._request.bodies, is_same_dialect=self._is_same_dialect)
             for attempt in self._attempts.values():
                 attempt.close()
-            if self.state is not _COMPLETE or self._part_count > 1:  # else the worker is about to end
+            if self.client.state is not _COMPLETE or self._part_count > 1:  # else the worker is about to end
                 for task in tasks:
                     task.cancel()
             self._attempts.clear()  # a reference cycle would wait for the garbage collector
-            self._buffer.clear()
+            self.client.buffered.clear()
             self._learn_template()
 
     def abort(self, error: ApiError) -> None:
         """End the response with an error."""
-        if self.state >= _COMPLETE or self.error is not None:
+        if self.client.state >= _COMPLETE or self.error is not None:
             return
         self.error = error
         if self._capture is not None:
             self._capture.fail(error.to_failure())
         try:
-            self._send(self.pipeline.fail(error.to_failure()))
+            self.client.send(self.pipeline.fail(error.to_failure()))
         except Exception as internal_error:  # noqa: BLE001 - the client gets an end of the stream in any case
             log.event(logging.ERROR, "a response could not be ended", error=internal_error)
-            self._send(self.pipeline.encode_failure(error.to_failure()))
+            self.client.send(self.pipeline.encode_failure(error.to_failure()))
         finally:
             self._end(_FAILED)
 
@@ -312,7 +273,7 @@ class ResponseTask(ClientOutput):
         """Make an attempt at a part."""
         param = _PROMPT_PARAMS[self._gen_request.endpoint]
         # Paused while the other parts are; all are resumed together.
-        attempt = UpstreamAttempt(self, lease, part, number, param=param, is_paused=self.has_backpressure)
+        attempt = UpstreamAttempt(self, lease, part, number, param=param, is_paused=self.client.has_backpressure)
         self._attempts[part] = attempt
         self.times.record_attempt(lease.waited_s)
         self.continuations.models.setdefault(part, lease.model)
@@ -329,7 +290,7 @@ class ResponseTask(ClientOutput):
             await next_turn()  # encoding and sending a long body takes milliseconds
         await self._parts.body_budget.reserve(attempt)
         try:
-            if self.state >= _COMPLETE:
+            if self.client.state >= _COMPLETE:
                 return None
             if self._reread_request is not None:
                 self._request = self._reread_request()
@@ -370,7 +331,7 @@ class ResponseTask(ClientOutput):
 
     def output(self, part: int, failure: AttemptFailure) -> AttemptOutput:
         """Return what is possible with the output of a failed attempt."""
-        if self.state >= _COMPLETE:
+        if self.client.state >= _COMPLETE:
             return AttemptOutput(can_discard=False)
         is_empty = self._attempts[part].stage < _RECEIVING
         can_discard = is_empty or self._is_retractable or self._can_rewind(part)
@@ -382,7 +343,7 @@ class ResponseTask(ClientOutput):
             return None
         delivered = self.pipeline.delivered(part)
         is_empty = delivered is None or not delivered.has_content
-        if self.state is _WAITING and is_empty and self._part_count == 1:
+        if self.client.state is _WAITING and is_empty and self._part_count == 1:
             return None  # nothing was sent: the output of all parts can be discarded
         return delivered is not None and self.continuations.may_continue(self._request.bodies[part], delivered, failure)
 
@@ -390,7 +351,7 @@ class ResponseTask(ClientOutput):
         """Discard the output of a failed attempt, or let the next one continue it."""
         if isinstance(recovery, GiveUp):
             self.continuations.ways += [NO_WAY] if recovery.lacks_way else []
-            if self.state < _COMPLETE and self.pipeline.part_state(part) is PartState.CUT:
+            if self.client.state < _COMPLETE and self.pipeline.part_state(part) is PartState.CUT:
                 self._release_failure(part)
             return
         body, attempt = self._request.bodies[part], self._attempts[part]
@@ -443,19 +404,17 @@ class ResponseTask(ClientOutput):
     @property
     def _is_retractable(self) -> bool:
         """Whether the output of an upstream can be discarded, since the client has received nothing of it."""
-        return bool(self.backend.upstreams) and self.state < _SENDING and self._part_count == 1
+        return bool(self.backend.upstreams) and self.client.state < _SENDING and self._part_count == 1
 
     def _discard_output(self) -> None:
-        self._buffer.clear()
-        self._is_paused = False
-        self._enter(_WAITING)
+        self.client.discard()
         self._ended_count = 0
         self._reset_pipeline()
 
     @property
     def continuation_outcome(self) -> str:
         """Result of the continuations, as a metric label."""
-        if self.state is _COMPLETE:
+        if self.client.state is _COMPLETE:
             return "complete"
         if isinstance(self.pipeline, Pipeline) and any(part.has_differed for part in self.pipeline.parts):
             return "differed"
@@ -467,11 +426,11 @@ class ResponseTask(ClientOutput):
         """Note the start of a reply."""
         # The first event of an upstream is awaited too: it may be an error, which then becomes an HTTP status.
         if not self.backend.upstreams:
-            self._mark_started()
+            self.client.enter(_STARTED)
 
     def on_data(self, data: bytes, part: int) -> AttemptStage:
         """Process bytes of a part's stream, and return how far it is now."""
-        if self.state >= _COMPLETE:
+        if self.client.state >= _COMPLETE:
             return _RECEIVING
         self._received_bytes += len(data)
         if self._capture is not None:
@@ -496,12 +455,12 @@ class ResponseTask(ClientOutput):
             self._fail_part(part, output)
             return _HAS_EVENT
         if state is PartState.CUT:
-            self._send(output)  # of the frames before the failure
+            self.client.send(output)  # of the frames before the failure
             self._cut_part(part)
             return _HAS_EVENT
         if state is PartState.WAITING:
             if isinstance(pipeline, PassthroughRepairer):
-                self._send(output)  # events before the first content, such as `response.created`
+                self.client.send(output)  # events before the first content, such as `response.created`
             return _RECEIVING
         self._send_part(part, output, state)
         return _GENERATING if pipeline.has_content else _HAS_EVENT
@@ -509,7 +468,7 @@ class ResponseTask(ClientOutput):
     def _send_part(self, part: int, output: bytes | None, state: PartState) -> None:
         """Send output of a part that has not failed."""
         self.times.record_chunk()
-        self._send(output)
+        self.client.send(output)
         if state is PartState.ANSWERING:
             self._enable_fast_path()
         elif state is PartState.STOPPED:
@@ -520,7 +479,7 @@ class ResponseTask(ClientOutput):
 
     def _learn_template(self) -> None:
         """Learn from a stream that has ended well."""
-        if self._template_slot is None or self.state is not _COMPLETE:
+        if self._template_slot is None or self.client.state is not _COMPLETE:
             return
         if self._templated is not None:
             self._template_slot.report(is_match=True)
@@ -531,17 +490,18 @@ class ResponseTask(ClientOutput):
 
     def _enable_fast_path(self) -> None:
         """Use the fast path for text chunks, once the stream is open."""
-        if self._stream is None or not self._part_count == len(self._attempts) == 1:
+        stream = self.client.stream
+        if stream is None or not self._part_count == len(self._attempts) == 1:
             return  # a queued stream has no attempt yet
         path: FastPath | TemplatedStream | None = self._templated
         if path is None and isinstance(self.pipeline, StreamPipeline):
             path = self.pipeline.fast_path
         if path is not None:
-            self._attempts[0].enable_fast_path(path, self._stream, self.times)
+            self._attempts[0].enable_fast_path(path, stream, self.times)
 
     def on_full_body(self, data: bytes, part: int) -> Iterator[None]:
         """Process a whole reply of a part, in steps between which the event loop may run."""
-        if self.state >= _COMPLETE:
+        if self.client.state >= _COMPLETE:
             return
         self.times.record_chunk()
         if self._capture is not None:
@@ -550,9 +510,9 @@ class ResponseTask(ClientOutput):
             if self.pipeline.failure is not None:
                 self._fail_part(part, output)
                 return
-            self._send(output)
+            self.client.send(output)
             yield
-            if self.state >= _COMPLETE:
+            if self.client.state >= _COMPLETE:
                 return
 
     def _is_complete(self, part: int) -> bool:
@@ -569,7 +529,7 @@ class ResponseTask(ClientOutput):
         """Process the end of a part's stream, or the loss of its connection. Returns whether the reply is complete."""
         if is_lost and not self._is_complete(part):
             return False
-        if self.state >= _COMPLETE:
+        if self.client.state >= _COMPLETE:
             return True
         self._ended_count += 1
         output = None if self._templated is None else self._templated.close()
@@ -580,17 +540,16 @@ class ResponseTask(ClientOutput):
                 return True
             if self.pipeline.part_state(part) is PartState.CUT:
                 self._ended_count -= 1
-                self._send(output)
+                self.client.send(output)
                 self._cut_part(part)
                 return True
         attempt = self._attempts[part]
         if attempt.is_tool_stream and self.result.invalid_arguments_count > 0:
             attempt.stop_tool_streams()
-        if self._ended_count < self._part_count or self._stream is None:
-            self._send(output)
+        if self._ended_count < self._part_count:
+            self.client.send(output)
         else:
-            self._last_output = output or b""  # the handler's task sends it together with the end of the body
-        if self._ended_count == self._part_count:
+            self.client.send_last(output)
             self._end(_COMPLETE)
         return True
 
@@ -618,8 +577,8 @@ class ResponseTask(ClientOutput):
         failure = self.pipeline.failure
         assert failure is not None
         if isinstance(self.pipeline, Pipeline) and self.pipeline.parts[part].has_differed:
-            self._send(data)
-            self._send(self._close_part(part))
+            self.client.send(data)
+            self.client.send(self._close_part(part))
             self._end(_FAILED)
             self._attempts[part].finish()  # the server of this attempt is not at fault
             return
@@ -628,10 +587,10 @@ class ResponseTask(ClientOutput):
         if self._is_retractable:
             self._discard_output()  # the worker retries, or ends the response with an HTTP status
             return
-        if self.backend.upstreams and self._stream is None:
+        if self.backend.upstreams and self.client.stream is None:
             self.error = attempt_failure.error  # an HTTP status, since no stream is open
-        self._send(data)
-        self._send(self._close_part(part))
+        self.client.send(data)
+        self.client.send(self._close_part(part))
         self._end(_FAILED)
 
     def _close_part(self, part: int) -> bytes | None:
@@ -639,15 +598,11 @@ class ResponseTask(ClientOutput):
             self._capture.close(part)
         return self.pipeline.close(part)
 
-    def _mark_started(self) -> None:
-        self._enter(_STARTED)
-        self.wake()
-
     # The handler's task.
 
     async def _buffered_response(self) -> HttpResponse:
-        while self.state < _COMPLETE:
-            await self._wait(_NEVER_S)
+        while self.client.state < _COMPLETE:
+            await self.client.wait(_NEVER_S)
         if self.error is not None:
             raise self.error
         failure = self.pipeline.failure
@@ -664,93 +619,43 @@ class ResponseTask(ClientOutput):
         body = await asyncio.to_thread(self.pipeline.body) if is_slow else self.pipeline.body()
         return HttpResponse(200, body, headers=headers)
 
-    def _trailers(self) -> dict[str, str]:
-        if self._report is None:
-            return {}
-        return self._report.trailers(self.result, self.retries.upstream, self.continuations.ways)
-
     async def _stream_response(self) -> None:
-        # An early error becomes an HTTP status. After `early_s` the stream is opened, and queued requests receive
-        # keep-alives.
-        early_end = time.monotonic() + self._settings.early_s
-        while self.state is _WAITING and (left_s := early_end - time.monotonic()) > 0:
-            await self._wait(left_s)
+        client = self.client
+        await client.wait_for_start(self._settings.early_s)
         if self.error is not None:
             raise self.error
-        trailer_names = () if self._report is None else self._report.trailer_names
-        if self.state is _COMPLETE:
-            await self._send_all(self._stream_headers(), trailer_names, self._trailers())
-            return
-        if self._buffer:
-            self._mark_sent()
-        stream = await self._open_stream(self._stream_headers(), trailers=trailer_names)
-        self._enable_fast_path()
-        while self.state < _COMPLETE:
-            if self._is_paused or stream.has_backpressure:
-                if (failure := await self._drain(stream)) is not None:
-                    self.error = failure.error
-                    self.pipeline.fail(self.error.to_failure())  # for logs and metrics only
-                    self._end(_FAILED)
-            else:
-                await self._wait(self._keep_alive(stream))
-        await stream.end(self._trailers(), last=self._last_output)
+        names = () if self._report is None else self._report.trailer_names
+        await client.open(self._stream_headers(), trailers=names)
+        if client.state < _COMPLETE:
+            self._enable_fast_path()
+        while client.state < _COMPLETE:
+            if not client.is_blocked:
+                sent_at = max((attempt.last_sent_at for attempt in self._attempts.values()), default=0.0)
+                await client.wait_with_keep_alive(sent_at, self._settings.keep_alive_s, self._keep_alive)
+            elif (failure := await client.drain()) is not None:
+                self.error = failure.error
+                self.pipeline.fail(self.error.to_failure())  # for logs and metrics only
+                self._end(_FAILED)
+        await client.end(self._trailers())
 
     def _stream_headers(self) -> dict[str, str]:
         own = _EVENT_STREAM_HEADERS if self._templated else self.pipeline.headers
         report = {} if self._report is None else self._report.headers(self.retries.upstream)
         return {**own, **response_headers(self._ctx), **report}
 
-    def _keep_alive(self, stream: StreamingResponse) -> float:
-        """Send a keep-alive if one is due. Returns the time until the next one."""
-        now = time.monotonic()
-        sent_at = max((attempt.last_sent_at for attempt in self._attempts.values()), default=0.0)
-        if sent_at > self._last_sent_at:
-            self._last_sent_at = sent_at
-            self._keep_alive_count = 0
-        due_s = self._last_sent_at + self._settings.keep_alive_s - now
-        if due_s > 0:
-            return due_s
-        self._last_sent_at = now
-        if self._keep_alive_count < _KEEP_ALIVE_LIMIT:
-            self._keep_alive_count += 1
-            if self._capture is not None:
-                self._capture.keep_alive()
-            stream.write(self.pipeline.keep_alive())
-        return self._settings.keep_alive_s
+    def _trailers(self) -> dict[str, str]:
+        if self._report is None:
+            return {}
+        return self._report.trailers(self.result, self.retries.upstream, self.continuations.ways)
 
-    def pause_sources(self) -> None:
-        """Stop reading from the servers."""
-        for attempt in self._attempts.values():
-            attempt.pause()
-
-    def resume_sources(self) -> None:
-        """Read on."""
-        for attempt in self._attempts.values():
-            attempt.resume()
-
-    def _send(self, data: bytes | None) -> None:
-        """Send bytes to the client, or buffer them until the stream is open."""
-        if not data:
-            return
-        stream = self._stream
-        if stream is None:
-            if not data.replace(KEEP_ALIVE, b"").strip():
-                return  # a keep-alive alone: a failure can still become an HTTP status
-            self._buffer_output(data)
-            self._mark_started()
-        else:
-            self._mark_sent()
-            stream.write(data)
-
-    def _mark_sent(self) -> None:
-        self._enter(_SENDING)
-        self._keep_alive_count = 0
-        self._last_sent_at = time.monotonic()
+    def _keep_alive(self) -> bytes:
+        if self._capture is not None:
+            self._capture.keep_alive()
+        return self.pipeline.keep_alive()
 
     def _end(self, state: ResponseState) -> None:
-        self._enter(state)
         self.retries.stop()
-        self.wake()
+        self.client.enter(state)
 
 
 def _make_configured(factory: Callable[[], AnyPipeline], options: RepairOptions) -> StreamPipeline:

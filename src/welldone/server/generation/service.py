@@ -18,8 +18,9 @@ from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json, Usage
 from welldone.server.context import RequestContext, check_encoding
+from welldone.server.generation.client_stream import ResponseState
 from welldone.server.generation.pipelines import GenerationRequest
-from welldone.server.generation.response_task import ResponseState, ResponseTask
+from welldone.server.generation.response_task import ResponseTask
 from welldone.server.inspector.captures import CAPTURE_HEADER, StreamCapture
 from welldone.server.observe.tracing import AnswerFacts
 from welldone.server.parts import ServerParts
@@ -161,7 +162,7 @@ class GenerationService:
                 self._parts.metrics.count_broken_json(upstream, content=content, arguments=arguments)
                 ctx.log_fields["broken_json"] = content + arguments
         self._parts.limits.charge_tokens(
-            ctx.principal, task.cost.billed_tokens(usage, is_complete=task.state is ResponseState.COMPLETE)
+            ctx.principal, task.cost.billed_tokens(usage, is_complete=task.client.state is ResponseState.COMPLETE)
         )
         self._parts.metrics.count_retries(task.retries.repeated)
         for way in task.continuations.ways:
