@@ -258,6 +258,14 @@ def test_texts_that_look_cumulative_are_recorded_once() -> None:
     assert ("delta-content-incremental", 1) in {(entry[0], entry[1]) for entry in log}
 
 
+def test_a_first_role_with_text_is_recorded_once() -> None:
+    role = text_frame("x", role='"role":"assistant",')
+    _, log = through(make_pipeline(), [text_frame("one"), text_frame(" two"), text_frame(" three"), role, role, role])
+    assert {"delta-role-content-empty": 1, "delta-role-once": 3}.items() <= {
+        entry[0]: entry[1] for entry in log
+    }.items()
+
+
 def test_the_fast_path_supports_transfer_framing() -> None:
     def around(data: bytes) -> tuple[bytes, bytes] | None:
         return (b"<", b">") if data.startswith(b"<") else None

@@ -28,7 +28,7 @@ _COUNTS = re.compile(
     rb'"total_tokens": ?([1-9][0-9]{0,14})\}\}\n\n'
 )
 _USAGE_OBJECT = re.compile(rb'"usage": ?\{')
-_RECORDED_ONCE = ("delta-content-incremental", "use-not-zero")  # not for each such chunk
+_RECORDED_ONCE = ("delta-content-incremental", "delta-role-content-empty", "use-not-zero")  # not for each such chunk
 _CACHED_TEXT_LENGTH = 32  # bytes: tokens are shorter, and each cached length costs memory
 _WORTHWHILE_CHUNKS = 8
 """Chunks that a fast path must handle to be worth learning, which costs as much as two chunks."""
