@@ -9,9 +9,10 @@ import pytest
 
 from tests.check.serving import SHORT_TIMEOUTS
 from tests.http.aio import run
+from welldone.check import reports
 from welldone.check.discovery import CheckUnreachableError
 from welldone.check.report import Report
-from welldone.check.reports import renderers, text
+from welldone.check.reports import text
 from welldone.check.run import NothingToCheckError, check
 from welldone.check.settings import DIALECTS, CheckSettings
 from welldone.http.address import Address
@@ -129,7 +130,7 @@ class Hostile:
 
 
 def render_all(report: Report) -> None:
-    for render in renderers.RENDERERS.values():
+    for render in reports.RENDERERS.values():
         assert render(report).encode()
     for line in text.render_terminal(report, lambda text, _: text, is_verbose=True):
         assert line.isprintable()

@@ -17,8 +17,9 @@ from tests.check.reports import HOSTILE, failing_report, finding, hostile_report
 from tests.http.aio import LIMIT_S
 from tests.table import table
 from welldone import reporting
+from welldone.check import reports
 from welldone.check.report import Report, Verdict
-from welldone.check.reports import html, machine, renderers
+from welldone.check.reports import html, machine
 from welldone.check.reports.text import MAX_REPORT_TEXT_CHARS, render_markdown, render_terminal, rules_by_client
 
 ROOT = Path(__file__).parents[2]
@@ -378,11 +379,11 @@ def test_the_badge_shows_the_verdict_and_is_as_wide_as_its_text(report: Report, 
     assert len({box.get("fill") for box in boxes}) == 2
 
 
-@table("suffix", renderers.RENDERERS)
+@table("suffix", reports.RENDERERS)
 def test_the_suffix_of_a_file_selects_the_format(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"report{suffix.upper()}"
-    reporting.write_report(failing_report(), path, renderers.RENDERERS)
-    assert path.read_text("utf-8") == renderers.RENDERERS[suffix](failing_report()) + "\n"
+    reporting.write_report(failing_report(), path, reports.RENDERERS)
+    assert path.read_text("utf-8") == reports.RENDERERS[suffix](failing_report()) + "\n"
 
 
 def test_a_report_that_cannot_be_written_leaves_the_earlier_one(tmp_path: Path) -> None:
@@ -391,10 +392,10 @@ def test_a_report_that_cannot_be_written_leaves_the_earlier_one(tmp_path: Path) 
     program = (
         "import resource, signal, sys; from pathlib import Path\n"
         "from tests.check.reports import failing_report\n"
-        "from welldone import reporting; from welldone.check.reports import renderers\n"
+        "from welldone import reporting; from welldone.check import reports\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
-        "reporting.write_report(failing_report(), Path(sys.argv[1]), renderers.RENDERERS)\n"
+        "reporting.write_report(failing_report(), Path(sys.argv[1]), reports.RENDERERS)\n"
     )
     ended = subprocess.run([sys.executable, "-c", program, str(path)], cwd=ROOT, capture_output=True, check=False)
     assert b"OSError: [Errno 27]" in ended.stderr
@@ -406,13 +407,13 @@ def test_a_report_is_written_into_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(path)
     with ThreadPoolExecutor(1) as pool:
         received = pool.submit(path.read_text, "utf-8")
-        reporting.write_report(failing_report(), path, renderers.RENDERERS)
+        reporting.write_report(failing_report(), path, reports.RENDERERS)
         assert received.result(LIMIT_S) == machine.render_json(failing_report()) + "\n"
 
 
 def test_a_file_with_an_unknown_suffix_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\.json, \.xml"):
-        reporting.write_report(passing_report(), tmp_path / "report.pdf", renderers.RENDERERS)
+        reporting.write_report(passing_report(), tmp_path / "report.pdf", reports.RENDERERS)
     assert list(tmp_path.iterdir()) == []
 
 

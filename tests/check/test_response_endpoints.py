@@ -9,7 +9,7 @@ import pytest
 from tests.check.serving import TEST_TIMEOUTS, Handler, serving
 from tests.http.aio import run
 from tests.table import table
-from welldone.check.probes.response_endpoints import RESPONSE_ENDPOINT_PROBES
+from welldone.check.probes.http import RESPONSE_ENDPOINT_PROBES
 from welldone.check.report import ProbeResult, Report, Verdict
 from welldone.check.run import check
 from welldone.check.settings import CheckSettings

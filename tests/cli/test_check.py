@@ -12,7 +12,7 @@ from tests.check.background import served, without_done
 from tests.cli.live import Live
 from tests.cli.run import LIMIT_S, Run, run_python
 from tests.cli.test_mock import Mock, mocking
-from welldone.check.reports.renderers import RENDERERS
+from welldone.check.reports import RENDERERS
 from welldone.mock.faults import FAULT_REPLIES
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockReply

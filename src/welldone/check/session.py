@@ -18,14 +18,16 @@ from welldone.check.probe_client import AbortPredicate, ProbeClient, ServerFacts
 from welldone.check.reply import OVERLOAD_STATUSES, ExpectedReply, ProbeReply, ProbeRequest, RequestHeaders
 from welldone.check.report import CLIENT_LIBRARIES, affected_clients, group_by
 from welldone.check.settings import CheckDialect, Timeouts
-from welldone.check.socket_reply import as_response, is_event, is_last_message
 from welldone.http.connect import HttpClientError
 from welldone.http.recording_client import RecordedResponse
 from welldone.http.recording_socket import RecordingSocket, RefusedSocketError, SocketRecording
+from welldone.protocol import sse
 from welldone.protocol.catalog import ANY, RULES
 from welldone.rules.judge import LintFinding, judge, make_finding
 from welldone.rules.root_causes import RootCauses
 from welldone.rules.rule_check import Violation
+from welldone.rules.view.choices import as_object, as_text, is_int
+from welldone.rules.view.responses import RESPONSE_END_EVENTS, RESPONSES_ERROR_EVENT
 
 REFUSED_4XX_RULE = "err-refused-4xx"
 KEEPALIVE_RULE = "live-keepalive-in-silence"
@@ -302,6 +304,9 @@ class Session:
             self.check_rule(KEEPALIVE_RULE, reply, is_short, f"no byte for {silence_s:.1f} s", expected)
 
 
+# ---- a WebSocket, each of whose messages is an event of a stream
+
+
 class ProbeSocket:
     """A WebSocket whose messages are judged like the events of a stream."""
 
@@ -326,6 +331,57 @@ class ProbeSocket:
             self._session.is_incomplete = self._session.is_timed_out = True
             raise NotApplicableError(str(recording.error))
         return reply, recording
+
+
+def event_of(data: bytes) -> dict[str, Any]:
+    """The event in a message; empty if it is not a JSON object."""
+    try:
+        return as_object(json.loads(data))
+    except (ValueError, RecursionError):
+        return {}
+
+
+def is_event(data: bytes) -> bool:
+    """Return whether a message has the type of an event."""
+    return bool(as_text(event_of(data).get("type")))
+
+
+def is_last_message(data: bytes) -> bool:
+    """Return whether a message ends its response: a last event, an error, or a message that is no event."""
+    return not is_event(data) or event_of(data)["type"] in (*RESPONSE_END_EVENTS, RESPONSES_ERROR_EVENT)
+
+
+def as_response(recording: SocketRecording) -> RecordedResponse:
+    """The events as a stream; an error event that comes first as the HTTP response that it stands for."""
+    first = event_of(recording.messages[0][2]) if recording.messages else {}
+    error_status = first.get("status") if first.get("type") == RESPONSES_ERROR_EVENT else None
+    status: int | None = 200 if recording.messages else None
+    headers: tuple[tuple[str, str], ...] = sse.HEADERS
+    body, arrivals = bytearray(), []
+    for seconds, _, data in recording.messages:
+        line = b" ".join(data.splitlines())  # JSON has line breaks only between its tokens
+        kind = as_text(event_of(data).get("type"))
+        body += sse.named_frame(kind, line) if kind.isprintable() and kind else sse.data_frame(line)
+        arrivals.append((seconds, len(body)))
+    if is_int(error_status):
+        status, headers = error_status, (("Content-Type", "application/json"),)
+        body = bytearray(msgspec.json.encode({"error": first.get("error")}))
+    return RecordedResponse(
+        status=status,
+        headers=headers,
+        body=bytes(body),
+        pieces=None,
+        is_complete=recording.error is None,
+        head_s=None,
+        arrivals=tuple(arrivals),
+        ended_s=recording.ended_s,
+        error=recording.error,
+        is_abandoned=recording.is_timed_out,
+        is_timed_out=recording.is_timed_out,
+    )
+
+
+# ---- probes
 
 
 class Probe(msgspec.Struct, frozen=True):

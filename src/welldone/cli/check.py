@@ -33,11 +33,12 @@ from typing import Any
 import msgspec
 
 from welldone import reporting
+from welldone.check import reports
 from welldone.check.discovery import CheckUnreachableError
 from welldone.check.prescription import render_lines
 from welldone.check.probes import PROBES_BY_DIALECT
 from welldone.check.report import Report
-from welldone.check.reports import machine, renderers, text
+from welldone.check.reports import machine, text
 from welldone.check.repro import AUTHORIZATION
 from welldone.check.run import CheckProgress, NothingToCheckError, ProgressCallback, check
 from welldone.check.selection import PROFILES, parse_extra_members, parse_probe_names, parse_profile, parse_rule_ids
@@ -103,7 +104,7 @@ def run(arguments: list[str]) -> ExitCode:
     with ui.usage_errors(ValueError):
         settings = _settings(options)
     for path in options.report:
-        check_report_path(path, renderers.RENDERERS)
+        check_report_path(path, reports.RENDERERS)
     try:
         report = asyncio.run(_run_check(settings))
     except CheckUnreachableError as error:
@@ -134,7 +135,7 @@ def _exit_code(report: Report) -> ExitCode:
 def _parser() -> CommandParser:
     parser = CommandParser("check", __doc__)
     add = parser.option
-    formats = ", ".join(renderers.RENDERERS)
+    formats = ", ".join(reports.RENDERERS)
     endpoints = "API to check: chat (and completions), responses, messages, or gemini (chat)"
     add("URL", "base URL of the server, including /v1", dest="url", nargs="?")
     add("--model -m NAME", "model to use (default: the first that the server lists)")
@@ -251,7 +252,7 @@ def _output_report(report: Report, options: Namespace) -> None:
     for path in options.report:
         try:
             with ui.file_errors("write", path):
-                reporting.write_report(report, path, renderers.RENDERERS)
+                reporting.write_report(report, path, reports.RENDERERS)
         except UsageError as error:
             problems.append(str(error))
     if options.json:

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from welldone.check.probes import dialects, errors, http, limits, response_endpoints, text, timing, tools, usage
+from welldone.check.probes import dialects, errors, http, limits, text, timing, tools
 from welldone.check.session import Probe
 
 _COMMON_PROBES: tuple[Probe, ...] = (*http.CORS_PROBES, *timing.TIMING_PROBES)
 CHAT_PROBES: tuple[Probe, ...] = (
-    *(*text.TEXT_PROBES, *usage.USAGE_PROBES, *text.CHOICE_PROBES, *limits.LIMIT_PROBES, *limits.STOP_PROBES),
+    *(*text.TEXT_PROBES, *text.USAGE_PROBES, *text.CHOICE_PROBES, *limits.LIMIT_PROBES, *limits.STOP_PROBES),
     *(*text.LOGPROB_PROBES, *text.STREAM_EQUALITY_PROBES, *tools.TOOL_PROBES, *text.SCHEMA_PROBES),
     *(*text.REASONING_PROBES, *errors.REQUEST_PROBES, *errors.BAD_REQUEST_PROBES, *dialects.COMPLETION_PROBES),
     *(*http.MODEL_LIST_PROBES, *_COMMON_PROBES),
@@ -16,7 +16,7 @@ CHAT_PROBES: tuple[Probe, ...] = (
 _RESPONSES_PROBES: tuple[Probe, ...] = (
     *(*text.TEXT_PROBES, text.NUMBERS_PROBE, *limits.truncation_probes("resp-incomplete"), *tools.TOOL_PROBES),
     *(*dialects.RESPONSES_PROBES, *text.REASONING_PROBES, *errors.RESPONSES_REQUEST_PROBES, *errors.BAD_INPUT_PROBES),
-    *(*response_endpoints.RESPONSE_ENDPOINT_PROBES, *http.MODEL_LIST_PROBES, *_COMMON_PROBES),
+    *(*http.RESPONSE_ENDPOINT_PROBES, *http.MODEL_LIST_PROBES, *_COMMON_PROBES),
 )
 _MESSAGES_PROBES: tuple[Probe, ...] = (
     *(*text.TEXT_PROBES, text.NUMBERS_PROBE, *limits.truncation_probes("msg-max-tokens"), *tools.TOOL_PROBES),
