@@ -10,8 +10,7 @@ from tests.http.aio import run, serving
 from tests.http.test_client import REPLY
 from welldone.http.address import Address
 from welldone.http.client import fetch
-from welldone.http.connect import HttpClientError
-from welldone.http.resolver import Resolver
+from welldone.http.connect import HttpClientError, Resolver
 
 
 class FakeNameServer:

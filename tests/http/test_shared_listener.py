@@ -11,9 +11,8 @@ import pytest
 
 from tests.http.aio import run
 from tests.table import table
-from welldone.http import shared_listener
-from welldone.http.shared_listener import SharedListener, WorkerLoads
-from welldone.http.sockets import bind_sockets
+from welldone.http.shared_memory import WorkerLoads
+from welldone.http.sockets import SharedListener, bind_sockets
 
 CONNECTIONS = 20
 
@@ -112,7 +111,7 @@ def test_accepting_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch) -> No
             return super().accept()
 
     async def work() -> None:
-        monkeypatch.setattr(shared_listener, "_RETRY_S", 0.0)
+        monkeypatch.setattr("welldone.http.sockets._RETRY_S", 0.0)
         accepted = asyncio.get_running_loop().create_future()
 
         async def connect(connection: socket.socket) -> None:

@@ -13,8 +13,7 @@ from tests.server.running_gateway import Gateway, gateway
 from tests.server.test_same_dialect import COUNTS, DETAILS, TEXT, message, numbered, response, response_events
 from tests.table import table
 from welldone.config.server import KeySettings
-from welldone.http.shared_listener import WorkerLoads
-from welldone.http.shared_memory import SharedNumbers
+from welldone.http.shared_memory import SharedNumbers, WorkerLoads
 from welldone.mock.script import MockReply, json_reply
 from welldone.server.api.response_owners import UpstreamIdOwners, state_references
 from welldone.server.observe.metrics import Metrics

@@ -30,8 +30,7 @@ from welldone.config.server import Config, KeySettings, ServeSettings
 from welldone.config.upstream import UpstreamSettings
 from welldone.engines.errors import EngineError
 from welldone.engines.supervisor import ModelState
-from welldone.http.shared_listener import WorkerLoads
-from welldone.http.shared_memory import SharedNumbers
+from welldone.http.shared_memory import SharedNumbers, WorkerLoads
 from welldone.mock.script import MockChunk, MockReply, MockScript
 from welldone.mock.server import MockServer
 from welldone.server.access.limits import BucketLevel, UsageTotals

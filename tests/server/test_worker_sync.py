@@ -11,8 +11,7 @@ import pytest
 
 from tests.http.aio import run
 from welldone.config.server import ServeSettings
-from welldone.http.shared_listener import WorkerLoads
-from welldone.http.shared_memory import SharedNumbers
+from welldone.http.shared_memory import SharedNumbers, WorkerLoads
 from welldone.server.observe.metrics import Metrics
 from welldone.server.observe.workers import QueryHandler, Worker, WorkerQuery, WorkerSync
 from welldone.server.resume.events import EventBatch, StreamLostError, StreamState

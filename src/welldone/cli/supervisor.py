@@ -35,8 +35,7 @@ from welldone.engines.parent_death import exit_on_stdin_eof, signal_on_parent_de
 from welldone.engines.process import describe_exit
 from welldone.engines.supervisor import RestartBackoff
 from welldone.http import sockets
-from welldone.http.shared_listener import WorkerLoads
-from welldone.http.shared_memory import SharedNumbers
+from welldone.http.shared_memory import SharedNumbers, WorkerLoads
 from welldone.server.access.control import limited_principals
 from welldone.server.access.keys import MAX_KEYS, ApiKeys
 from welldone.server.access.limits import FIRST_FILE_INDEX, keep_places

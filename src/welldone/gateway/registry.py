@@ -16,7 +16,7 @@ from welldone.gateway.upstream import Upstream
 from welldone.http.address import Address
 from welldone.http.client import BufferedResponse, fetch
 from welldone.http.connect import HttpClientError
-from welldone.http.cooperative import run_cooperatively
+from welldone.http.turns import run_cooperatively
 
 
 class DynamicUpstreams:

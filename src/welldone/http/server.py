@@ -18,8 +18,8 @@ import httptools
 
 from welldone.http.address import PHRASES, decode_header_name
 from welldone.http.messages import LINGER_S, AcceptedConnection, Handler, HttpRequest, HttpResponse, RequestHeaders
-from welldone.http.shared_listener import SharedListener, WorkerLoads
-from welldone.http.sockets import BACKLOG, reserve_descriptors
+from welldone.http.shared_memory import WorkerLoads
+from welldone.http.sockets import BACKLOG, SharedListener, reserve_descriptors
 from welldone.http.turns import next_turn
 
 _LOGGER = logging.getLogger("welldone.http")

@@ -1,7 +1,8 @@
 """Pairs of numbers in memory that worker processes share.
 
-The memory is created before the workers are forked, which inherit it. It is backed by an unlinked file, so it is freed
-with the last process. A process that dies in the middle of an update releases its lock, since the kernel holds it.
+The memory is created before the workers are forked, which inherit it. That of `SharedNumbers` is backed by an unlinked
+file, so it is freed with the last process. A process that dies in the middle of an update releases its lock, since the
+kernel holds it.
 """
 
 import fcntl
@@ -11,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 
 _PAIR = struct.Struct("=dd")
+_COUNTS = struct.Struct("=qq")
 
 
 class SharedNumbers:
@@ -39,3 +41,39 @@ class SharedNumbers:
         """Unmap the memory in this process."""
         self._memory.close()
         self._file.close()
+
+
+class WorkerLoads:
+    """The load of each of `count` workers, and what was lost with those that died, in memory that forks share.
+
+    A worker writes its own load; only the supervisor records deaths.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        # Of each worker its connections and requests; before them deaths, and requests that they cut.
+        self._memory = mmap.mmap(-1, (count + 1) * _COUNTS.size)
+
+    def publish(self, worker: int, connections: int, requests: int) -> None:
+        """Set the open connections and running requests of a worker, from 1 to `count`."""
+        _COUNTS.pack_into(self._memory, worker * _COUNTS.size, connections, requests)
+
+    def is_ahead(self, worker: int, more: int = 0) -> bool:
+        """Whether a worker has more connections than another, with `more` that it has not published yet."""
+        return self._read(worker)[0] + more > min(self._read(other)[0] for other in range(1, self._count + 1))
+
+    def record_death(self, worker: int) -> int:
+        """Count a worker that died, and return how many requests it cut."""
+        (deaths, cut), (_, requests) = self.deaths, self._read(worker)
+        self.publish(worker, 0, 0)
+        _COUNTS.pack_into(self._memory, 0, deaths + 1, cut + requests)
+        return requests
+
+    @property
+    def deaths(self) -> tuple[int, int]:
+        """Number of workers that died, and of requests that they cut."""
+        return self._read(0)
+
+    def _read(self, index: int) -> tuple[int, int]:
+        first, second = _COUNTS.unpack_from(self._memory, index * _COUNTS.size)
+        return first, second

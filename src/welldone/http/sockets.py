@@ -1,11 +1,15 @@
-"""Listening sockets and the file descriptor limit.
+"""Listening sockets, the file descriptor limit, and an even spread of connections over worker processes.
 
-Sockets are bound before there is an event loop, so that several worker processes can accept on the same ones.
+Sockets are bound before there is an event loop, so that several worker processes can accept on the same ones. The
+kernel may wake the same process for each connection: 17 of 20 connections came to one of two. So a process that has
+more connections than another lets a moment pass before it accepts one.
 """
 
+import asyncio
 import errno
 import resource
 import socket
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 BACKLOG = 1024
@@ -13,6 +17,10 @@ BACKLOG = 1024
 
 _OTHER_FILES = 64
 """Descriptors that are not client connections: a server without models has about 20, each engine adds a few."""
+
+_WAIT_S = 0.001  # an idle process accepts within 0.1 ms
+_RETRY_S = 1.0  # after an error: there is no descriptor
+_ACCEPTED_AT_ONCE = 16
 
 _UNAVAILABLE_ERRNOS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 """Errors of a machine without IPv6 for `::1`, to which its `localhost` may resolve nevertheless."""
@@ -76,3 +84,69 @@ def _bind_socket(family: socket.AddressFamily, address: tuple[object, ...]) -> s
         sock.close()
         raise
     return sock
+
+
+class SharedListener:
+    """Accepts connections on sockets that other processes accept on as well.
+
+    `connect` is called with each connection. `is_ahead` returns whether another process should accept the next one; it
+    is called with the number of connections that `connect` has not finished.
+    """
+
+    def __init__(
+        self,
+        sockets: Sequence[socket.socket],
+        connect: Callable[[socket.socket], Awaitable[object]],
+        is_ahead: Callable[[int], bool],
+    ) -> None:
+        self.sockets = sockets
+        self._connect = connect
+        self._is_ahead = is_ahead
+        self._loop = asyncio.get_running_loop()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        for sock in sockets:
+            self._loop.add_reader(sock, self._on_readable, sock)
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        self._is_closed = True
+        for sock in self.sockets:
+            self._loop.remove_reader(sock)
+            sock.close()
+
+    def _on_readable(self, sock: socket.socket) -> None:
+        if self._is_ahead(len(self._connecting)):
+            self._pause(sock, _WAIT_S)
+        else:
+            self._accept(sock)
+
+    def _pause(self, sock: socket.socket, time_s: float) -> None:
+        self._loop.remove_reader(sock)
+        self._loop.call_later(time_s, self._continue, sock)
+
+    def _continue(self, sock: socket.socket) -> None:
+        if not self._is_closed:
+            self._loop.add_reader(sock, self._on_readable, sock)
+            self._accept(sock)
+
+    def _accept(self, sock: socket.socket) -> None:
+        """Accept a connection, and more if this process is not ahead then."""
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                connection, _ = sock.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return  # another process was faster, or the client has left
+            except OSError:
+                self._pause(sock, _RETRY_S)
+                return
+            connection.setblocking(False)
+            task = self._loop.create_task(self._start(connection))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+            if self._is_ahead(len(self._connecting)):
+                return
+
+    async def _start(self, connection: socket.socket) -> None:
+        with suppress(OSError):  # the TLS handshake failed
+            await self._connect(connection)

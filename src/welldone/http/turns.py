@@ -2,15 +2,17 @@
 
 Otherwise one peer could hold up all streams: uvloop reads up to 256 KB at once, 32 times in a row, and the smallest
 requests, frames and comments cost microseconds for each byte. The work in a turn is counted, not timed: the same input
-takes the same turns on any machine.
+takes the same turns on any machine. Long computations are generators, which `run_cooperatively` runs.
 """
 
 import asyncio
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Generator
+from typing import ClassVar, TypeVar
 from weakref import WeakKeyDictionary
+
+ResultValue = TypeVar("ResultValue")
 
 SMALL_BYTES = 1024
 """The shortest slice. It takes up to 7 ms, whatever it contains (lines of `{}` to repair)."""
@@ -51,6 +53,17 @@ async def next_turn() -> None:
     turn = asyncio.Event()
     add_turn(turn.set)
     await turn.wait()
+
+
+async def run_cooperatively(steps: Generator[None, None, ResultValue]) -> ResultValue:
+    """Run a generator to its end, one step per event loop iteration, and return its value."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            value: ResultValue = end.value
+            return value
+        await asyncio.sleep(0)
 
 
 class SlicedProtocol(asyncio.Protocol):

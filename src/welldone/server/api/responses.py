@@ -11,8 +11,8 @@ import msgspec
 
 from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.gateway.errors import ApiError, internal_error, invalid_request
-from welldone.http.cooperative import run_cooperatively
 from welldone.http.messages import HttpResponse
+from welldone.http.turns import run_cooperatively
 from welldone.protocol.dialects.responses.objects import parse_responses_usage, response_error_object, response_object
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope

@@ -20,8 +20,8 @@ from welldone.gateway.error_mapping import CLIENT_DISCONNECTED, ERROR_LIMIT_BYTE
 from welldone.gateway.errors import ApiError
 from welldone.http.client import Exchange
 from welldone.http.connect import HttpClientError
-from welldone.http.cooperative import run_cooperatively
 from welldone.http.messages import HttpResponse
+from welldone.http.turns import run_cooperatively
 from welldone.protocol.events import Json
 from welldone.server.context import RequestContext, Route, RouteHandler, check_encoding
 from welldone.server.generation.client_stream import ClientStream, Source

@@ -17,7 +17,7 @@ from welldone.gateway.errors import ApiError
 from welldone.gateway.upstream import dialect_headers
 from welldone.http.client import BufferingReceiver, Exchange
 from welldone.http.connect import HttpClientError
-from welldone.http.cooperative import run_cooperatively
+from welldone.http.turns import run_cooperatively
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
 from welldone.protocol.json_budget import decode_in_steps

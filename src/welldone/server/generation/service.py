@@ -9,8 +9,8 @@ from welldone.engines.capabilities import ModelCapabilities
 from welldone.engines.supervisor import LocalModel
 from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.gateway.errors import ApiError
-from welldone.http.cooperative import run_cooperatively
 from welldone.http.messages import HttpResponse
+from welldone.http.turns import run_cooperatively
 from welldone.protocol import sse
 from welldone.protocol.catalog import RULES, Severity
 from welldone.protocol.continuation import ContinuationWay

@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from welldone.http.shared_listener import WorkerLoads
-from welldone.http.shared_memory import SharedNumbers
+from welldone.http.shared_memory import SharedNumbers, WorkerLoads
 from welldone.server.observe.metrics import FAMILIES_BY_NAME
 
 _SUMMED_GAUGES = {
