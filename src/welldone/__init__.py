@@ -42,8 +42,7 @@ if TYPE_CHECKING:
         Usage,
         WelldoneError,
     )
-    from welldone.protocol.repair_log import RepairEntry
-    from welldone.protocol.result import RepairResult
+    from welldone.protocol.repair_log import RepairEntry, RepairResult
     from welldone.rules.judge import LintFinding, LintReport, LintVerdict
 
 __all__ = [
@@ -116,8 +115,7 @@ _NAMES = {
     ),
     "protocol.catalog": ("RULES", "Rule"),
     "protocol.envelope": ("Envelope",),
-    "protocol.repair_log": ("RepairEntry",),
-    "protocol.result": ("RepairResult",),
+    "protocol.repair_log": ("RepairEntry", "RepairResult"),
     "rules.judge": ("LintFinding", "LintReport", "LintVerdict"),
 }
 _MODULES = dict.fromkeys(__all__, "protocol.events") | {

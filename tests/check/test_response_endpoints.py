@@ -15,9 +15,8 @@ from welldone.check.run import check
 from welldone.check.settings import CheckSettings
 from welldone.http.recording_client import record_response
 from welldone.mock.reference.server import ReferenceServer
-from welldone.mock.script import MockChunk, MockReply, json_reply
+from welldone.mock.script import MockChunk, MockReply, is_handshake, json_reply
 from welldone.mock.server import MockHttpRequest
-from welldone.mock.socket import is_handshake
 
 KEY = "a-key-of-some-length"
 COMPACT, SOCKET = RESPONSE_ENDPOINT_PROBES

@@ -31,7 +31,7 @@ from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.request_facts import RequestFacts
-from welldone.protocol.result import PartState
+from welldone.protocol.state import PartState
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 

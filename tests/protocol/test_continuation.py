@@ -33,7 +33,7 @@ from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Usage
 from welldone.protocol.fast_path import TransferFraming
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.result import PartState
+from welldone.protocol.state import PartState
 
 # Recorded streams.
 

@@ -8,7 +8,7 @@ from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import StreamPipeline
 from welldone.protocol.replay import StreamReplay
 from welldone.protocol.request_facts import RepairOptions, RequestFacts
-from welldone.protocol.result import PartState
+from welldone.protocol.state import PartState
 
 
 def test_a_failure_is_held_until_it_is_released() -> None:

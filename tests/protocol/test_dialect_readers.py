@@ -32,8 +32,8 @@ from welldone.protocol.events import (
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import RepairOptions, RequestFacts
-from welldone.protocol.result import PartState
 from welldone.protocol.sse import FRAME_LIMIT_BYTES
+from welldone.protocol.state import PartState
 
 Json = dict[str, Any]
 CHAT, MESSAGES, RESPONSES = Endpoint.CHAT, Endpoint.MESSAGES, Endpoint.RESPONSES

@@ -19,7 +19,7 @@ from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Failure, Text
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.request_facts import RequestFacts
-from welldone.protocol.result import PartState
+from welldone.protocol.state import PartState
 
 BODY = stream(role(), *content_chunks("Hi"), finish())
 FAILED = Failure("It broke.", code="x")

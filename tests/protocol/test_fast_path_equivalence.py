@@ -19,7 +19,7 @@ from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.fast_path import TransferFraming
 from welldone.protocol.pipeline import BUFFERED_LIMIT_CHARS, StreamPipeline
 from welldone.protocol.request_facts import RepairOptions, RequestFacts
-from welldone.protocol.result import PartState
+from welldone.protocol.state import PartState
 
 ENVELOPE = Envelope("chatcmpl-x", 1, "m")
 STREAMS = {one.name: one.trace.body for one in recorded_traces() if one.trace.body.count(b"chat.completion.chunk") > 12}

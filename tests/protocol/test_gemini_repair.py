@@ -29,7 +29,7 @@ from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Failure
 from welldone.protocol.pipeline import make_pipeline
-from welldone.protocol.result import PartState
+from welldone.protocol.state import PartState
 
 OURS = Envelope("ours", 1600000000, "ours")
 

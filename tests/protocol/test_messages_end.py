@@ -25,7 +25,7 @@ from tests.table import table
 from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
 from welldone.protocol.dialects.base import KEEP_ALIVE
 from welldone.protocol.events import Failure, Json, Usage
-from welldone.protocol.result import PartState
+from welldone.protocol.state import PartState
 
 
 @table(

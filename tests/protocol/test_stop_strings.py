@@ -44,7 +44,7 @@ from welldone.protocol.events import (
 from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.request_facts import RequestFacts
-from welldone.protocol.result import PartState
+from welldone.protocol.state import PartState
 from welldone.protocol.text_filters import StopStringFilter
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace

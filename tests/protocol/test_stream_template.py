@@ -15,9 +15,9 @@ from tests.table import table
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.fast_path import TransferFraming
 from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.repair_log import RepairEntry
+from welldone.protocol.repair_log import RepairEntry, RepairResult
 from welldone.protocol.request_facts import RepairOptions, RequestFacts
-from welldone.protocol.result import PartState, RepairResult
+from welldone.protocol.state import PartState
 from welldone.protocol.stream_template import (
     CACHED_TEMPLATES,
     TEXTS_LIMIT,

@@ -12,7 +12,7 @@ from tools import server_page
 from tools.server_page import Checked
 from welldone.check.report import Report
 from welldone.cli.main import run
-from welldone.mock.background import BackgroundMock
+from welldone.mock.server import BackgroundMock
 from welldone.protocol.catalog import RULES
 
 ROOT = Path(__file__).parents[2]

@@ -27,8 +27,7 @@ from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Failure
 from welldone.protocol.fields import read_error
 from welldone.protocol.lenient_json import parse_strict
-from welldone.protocol.repair_log import RepairEntry, RepairLog
-from welldone.protocol.result import RepairResult
+from welldone.protocol.repair_log import RepairEntry, RepairLog, RepairResult
 from welldone.protocol.text_filters import TextMode, ThinkMode
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace

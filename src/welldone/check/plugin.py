@@ -38,12 +38,12 @@ def welldone_mock() -> Iterator[Callable[..., Any]]:
     the answer to every request, with a pause of `gap_s` before each token. Without any, answers are correct.
     `server.url` is its base URL, `server.requests` what it received. It is closed at the end of the test.
     """
-    background = importlib.import_module("welldone.mock.background")
+    mock = importlib.import_module("welldone.mock.server")
     variants = importlib.import_module("welldone.mock.variants")
     started: list[Any] = []
 
     def start(**parameters: Any) -> Any:  # noqa: ANN401 - the parameters of `make_mock_server`
-        started.append(background.BackgroundMock(variants.make_mock_server(**parameters)))
+        started.append(mock.BackgroundMock(variants.make_mock_server(**parameters)))
         return started[-1]
 
     yield start

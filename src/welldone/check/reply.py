@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from welldone.check.reading import READERS, ParsedChoice, ParsedDelta
-from welldone.gateway.refusal_patterns import BAD_REQUEST, OVERFLOW
+from welldone.gateway.errors import BAD_REQUEST, OVERFLOW
 from welldone.http.recording_client import RecordedResponse
 from welldone.reporting import single_line
 from welldone.rules.trace import Trace, complete_frames, parse_object

@@ -31,7 +31,7 @@ from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.fields import usage_object
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline, make_pipeline
-from welldone.protocol.result import RepairResult
+from welldone.protocol.repair_log import RepairResult
 from welldone.rules.trace import Trace, guess_endpoint, read_capture
 from welldone.rules.view.view import ReplyKind, TraceView
 

@@ -13,8 +13,7 @@ from http import HTTPStatus
 import msgspec
 
 from welldone.engines.errors import EngineError
-from welldone.gateway.errors import ERROR_TYPES, ApiError
-from welldone.gateway.refusal_patterns import BAD_REQUEST, OVERFLOW
+from welldone.gateway.errors import BAD_REQUEST, ERROR_TYPES, OVERFLOW, ApiError
 from welldone.gateway.upstream import UNFINISHED_MESSAGE, Upstream, unfinished_message
 from welldone.http.connect import HttpClientError
 from welldone.http.response_parser import HEAD_TOO_LONG, NOT_HTTP

@@ -9,17 +9,16 @@ from typing import Any
 import msgspec
 
 from welldone.library.arguments import EndpointName, RequestBody, parse_endpoint, require_bytes
-from welldone.library.body_start import BodyStart
 from welldone.library.iteration import require_async_iterable, require_iterable
-from welldone.library.repairing import make_checked_pipeline
+from welldone.library.repairing import BodyStart, make_checked_pipeline
 from welldone.protocol import collect as folding
 from welldone.protocol.dialects.chat import ChunkDialect, openai_error_object
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Json
 from welldone.protocol.pipeline import StreamPipeline
+from welldone.protocol.repair_log import RepairResult
 from welldone.protocol.request_facts import RequestFacts
-from welldone.protocol.result import RepairResult
 from welldone.protocol.text_filters import TextMode, ThinkMode
 
 

@@ -9,16 +9,24 @@ import argparse
 import asyncio
 import socket
 import struct
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
-from welldone.mock.script import MockChunk, MockReply, MockScript, json_reply, with_raw_http
-from welldone.mock.socket import opens_socket, socket_messages
+from welldone.mock.script import (
+    MockChunk,
+    MockReply,
+    MockScript,
+    json_reply,
+    opens_socket,
+    socket_messages,
+    with_raw_http,
+)
 from welldone.protocol.websocket_frames import FrameDecoder, Opcode, encode_frame
 
 HEAD_LIMIT_BYTES = 65536
@@ -27,7 +35,10 @@ BODY_LIMIT_BYTES = 64 * 2**20
 REQUESTS_LIMIT = 1000
 """Requests that are kept for /seen: far more than a test needs."""
 
+_STOP_TIMEOUT_S = 10.0  # connections are closed at once; more means that the machine hangs
+
 QueueItem = TypeVar("QueueItem")
+ResultT = TypeVar("ResultT")
 
 
 class MockHttpRequest(msgspec.Struct):
@@ -315,6 +326,49 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     if connection.family != socket.AF_UNIX:  # Unix sockets have no SO_LINGER
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
+
+
+class BackgroundMock:
+    """Runs a mock server in a thread of this process, on a free port, until `close`: for tests of clients."""
+
+    def __init__(self, server: MockServer) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="welldone-mock", daemon=True)
+        self._thread.start()
+        self._server = self._run(server.listen())
+        self.url: str = f"http://127.0.0.1:{self._server.port}/v1"
+        """Base URL, as clients want it."""
+
+    @property
+    def requests(self) -> list[MockHttpRequest]:
+        """The requests so far: method, path, headers, body, and how each reply ended (`end`)."""
+        return list(self._server.requests)
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+        """Wait for a condition, which is checked whenever a request or a connection starts or ends.
+
+        Raises:
+            TimeoutError: it did not become true.
+        """
+        self._run(asyncio.wait_for(self._server.wait_until(condition), timeout_s))
+
+    def _run(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        """Stop the server and close its connections. Later calls do nothing."""
+        if self._loop.is_closed():
+            return
+        self._run(self._server.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_STOP_TIMEOUT_S)
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 async def start_mock_server(script: MockScript, *, socket: str | None = None, port: int = 0) -> MockServer:

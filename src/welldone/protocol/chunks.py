@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from welldone.protocol import events as ev
-from welldone.protocol import fields, index_sets
+from welldone.protocol import fields
 from welldone.protocol.deltas import (
     CHOICE_FIELDS,
     CHUNK_FIELDS,
@@ -18,6 +18,7 @@ from welldone.protocol.finish_reasons import FINISH_REASONS, finish_reason_for, 
 from welldone.protocol.lenient_json import scrub_json, scrub_object
 from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import CHAT_CHOICES_LIMIT, COMPLETIONS_CHOICES_LIMIT, RequestFacts
+from welldone.protocol.state import NO_INDEXES, with_index
 
 _ABSENT = object()
 _ATTACHED_EVENTS = frozenset({ev.UnknownFields, ev.Logprobs, Usage})  # they have no chunk of their own
@@ -44,10 +45,10 @@ class ChunkReader:
         self.deltas: DeltaReader = DeltaReader(facts, repair_log)
         self._limit = CHAT_CHOICES_LIMIT if self._is_chat else COMPLETIONS_CHOICES_LIMIT
         self._offsets: dict[int, int] = {}  # text length of each choice of a completion
-        self.finished: frozenset[int] = index_sets.EMPTY
+        self.finished: frozenset[int] = NO_INDEXES
         """Choices with a finish reason."""
-        self._started: frozenset[int] = index_sets.EMPTY
-        self._logprobs_started: frozenset[int] = index_sets.EMPTY  # choices with a text that has log probabilities
+        self._started: frozenset[int] = NO_INDEXES
+        self._logprobs_started: frozenset[int] = NO_INDEXES  # choices with a text that has log probabilities
         self.was_placeholder_usage: bool = False
         """Whether the last usage was a placeholder of zeros."""
         self._has_real_usage = False  # a usage that is not a placeholder was received
@@ -162,7 +163,7 @@ class ChunkReader:
         if index >= self._limit:
             return fields.bad_stream_failure(f"a choice with the index {index}")
         if index not in self._started:
-            self._started = index_sets.with_index(self._started, index)
+            self._started = with_index(self._started, index)
         if not self._is_chat:
             return self._read_completions_choice(choice, index, events)
         delta = choice.get("delta")
@@ -203,7 +204,7 @@ class ChunkReader:
             # Keep the tokens of the text: the local engine strips text before JSON, but not its tokens.
             text = delta.get("content")
             if isinstance(text, str) and text:
-                self._logprobs_started = index_sets.with_index(self._logprobs_started, index)
+                self._logprobs_started = with_index(self._logprobs_started, index)
                 value = fields.drop_leading_logprobs(value, text)
             else:
                 value = None
@@ -266,7 +267,7 @@ class ChunkReader:
                 self._repair_log.record("delta-final-empty", choice)
             events += self.deltas.close_choice(index)
             events.append(ev.Finish(index, reason))
-            self.finished = index_sets.with_index(self.finished, index)
+            self.finished = with_index(self.finished, index)
         elif emitted and type(emitted[-1]) in _ATTACHED_EVENTS:
             events.append(_flush_event(index))
         return None

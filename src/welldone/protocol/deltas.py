@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 import msgspec
 
 from welldone.protocol import events as ev
-from welldone.protocol import index_sets
 from welldone.protocol.collect import CONTENT_PARTS
 from welldone.protocol.events import Event, Json
 from welldone.protocol.lenient_json import CharacterJoiner, clean_unicode, scrub_json, scrub_object
 from welldone.protocol.repair_log import RepairLog, format_json, is_empty
 from welldone.protocol.request_facts import ReasoningListener, RequestFacts
+from welldone.protocol.state import NO_INDEXES, with_index
 
 _DELTA_FIELDS = frozenset(
     {"role", "content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call"}
@@ -65,8 +65,8 @@ class DeltaReader:
         self._read_from_messages: set[tuple[int, _ContentType]] = set()
         self.received: set[tuple[int, _ContentType]] = set()
         """Choices and event types of their content."""
-        self._choices_with_bare_role: frozenset[int] = index_sets.EMPTY  # choices whose role had no content
-        self._choices_with_role: frozenset[int] = index_sets.EMPTY
+        self._choices_with_bare_role: frozenset[int] = NO_INDEXES  # choices whose role had no content
+        self._choices_with_role: frozenset[int] = NO_INDEXES
         self._seen_calls: dict[tuple[int, int | str], None] = {}  # choice, and index or id of the call
 
     def expect_split_characters(self) -> None:
@@ -232,12 +232,12 @@ class DeltaReader:
             return
         self._repair_log.record_if(role != "assistant", "delta-role-assistant", role)
         if index not in self._choices_with_role:
-            self._choices_with_role = index_sets.with_index(self._choices_with_role, index)
+            self._choices_with_role = with_index(self._choices_with_role, index)
             # The role has an empty content, unless a tool call, reasoning or a refusal follows.
             if content:
                 self._repair_log.record("delta-role-content-empty", delta)
             elif delta.get("content") is None:
-                self._choices_with_bare_role = index_sets.with_index(self._choices_with_bare_role, index)
+                self._choices_with_bare_role = with_index(self._choices_with_bare_role, index)
                 self.is_plain_text_safe = False
         events.append(ev.ChoiceStart(index))
 

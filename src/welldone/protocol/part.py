@@ -23,7 +23,7 @@ from welldone.protocol.reader import EventReader
 from welldone.protocol.repair import EventRepairer
 from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import RepairOptions, RequestFacts, has_plain_text
-from welldone.protocol.result import PartState
+from welldone.protocol.state import PartState
 from welldone.protocol.text_filters import ReasoningTokenCounter, StopStringFilter
 from welldone.protocol.text_tool_calls import ForcedCallConverter, ForcedToolCall, TextToolCallDetector
 

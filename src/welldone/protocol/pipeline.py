@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import msgspec
 
-from welldone.protocol import index_sets, sse
+from welldone.protocol import sse
 from welldone.protocol.collect import collect
 from welldone.protocol.continuation import Continuation, Delivered
 from welldone.protocol.dialects.base import Dialect, DialectWriter
@@ -35,9 +35,9 @@ from welldone.protocol.fan_out import ChoiceMerger, FanOut, sum_usage
 from welldone.protocol.fast_path import FastPath
 from welldone.protocol.fields import bad_stream_failure
 from welldone.protocol.part import FrameEvents, StreamPart
-from welldone.protocol.repair_log import RepairLog, join_repair_logs
+from welldone.protocol.repair_log import RepairLog, RepairResult, join_repair_logs
 from welldone.protocol.request_facts import RepairOptions, RequestFacts, read_request_facts, think_mode_for
-from welldone.protocol.result import PartState, RepairResult
+from welldone.protocol.state import NO_INDEXES, PartState, with_index
 from welldone.protocol.text_filters import TextMode, ThinkMode
 from welldone.protocol.text_tool_calls import ForcedToolCall
 
@@ -103,7 +103,7 @@ class Pipeline(ABC):
             )
             for _ in range(self._fan_out.count)
         ]
-        self._ended_parts: frozenset[int] = index_sets.EMPTY
+        self._ended_parts: frozenset[int] = NO_INDEXES
         self._events: list[Event] = []  # of a non-streaming reply
         is_plain = self.IS_STREAM and self._merger is None and not self._facts.stop_strings
         self.fast_path: FastPath = FastPath(self.parts[0], is_allowed=is_plain, room=BUFFERED_LIMIT_CHARS)
@@ -228,7 +228,7 @@ class Pipeline(ABC):
             yield frame, events if self._merger is None else self._merger.merge(events, part)
         if self.parts[part].state is PartState.CUT:
             return
-        self._ended_parts = index_sets.with_index(self._ended_parts, part)
+        self._ended_parts = with_index(self._ended_parts, part)
         is_last = len(self._ended_parts) == len(self.parts) and self.failure is None
         if is_last and self._merger is not None and self._facts.include_usage and (usage := self.usage) is not None:
             yield None, [usage]

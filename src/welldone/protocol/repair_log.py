@@ -1,12 +1,12 @@
 """Log of the repairs of one stream: one entry per rule, so its size does not depend on the length of the stream."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
 import msgspec
 
 from welldone.protocol.catalog import RULES, Repairability
-from welldone.protocol.events import Json
+from welldone.protocol.events import Failure, Json, Usage
 
 _OBSERVED_CHARACTERS = 200  # enough to identify the problem, short enough for a log line
 _NAMES = frozenset({"type", "event", "id", "status", "role", "index", "sequence_number"})
@@ -22,6 +22,25 @@ class RepairEntry(msgspec.Struct):
     """Number of the first frame with a violation, from 1; 0 if it was found only at the end."""
     byte: int
     observed: str
+
+
+class RepairResult(msgspec.Struct, frozen=True):
+    """What is known of an answer, at its end or so far."""
+
+    usage: Usage | None
+    """Usage reported by the server, even if the client did not request it."""
+    failure: Failure | None
+    """The failure that ended the answer, if any."""
+    repairs: Sequence[RepairEntry]
+    """Repairs of all parts, one entry per rule."""
+    invalid_json_count: int = 0
+    """Choices that the request wants as JSON and are not, although they were not truncated."""
+    invalid_arguments_count: int = 0
+    """Tool calls whose arguments are not a JSON object, although they were not truncated."""
+    text_tool_calls: int = 0
+    """Choices whose text looks like a tool call."""
+    converted_calls: int = 0
+    """Choices whose text became a tool call (`RepairOptions.json_calls`)."""
 
 
 class RepairLog:

@@ -1,11 +1,30 @@
-"""State machine of a stream: transition tables for each choice and for the whole stream."""
+"""States of a stream: how far it was read; and the transition tables of what is written, by choice and as a whole."""
 
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
+from enum import IntEnum, StrEnum, auto
 from typing import TypeAlias
 
 from welldone.protocol import events as ev
 from welldone.protocol.events import Event, Failure, Usage
+
+
+class PartState(IntEnum):
+    """How far a part has come."""
+
+    WAITING = auto()
+    """Only keep-alives were received."""
+    ANSWERING = auto()
+    FINISHED = auto()
+    """Every choice has a finish reason; usage and `[DONE]` may follow."""
+    FINISHED_WITH_USAGE = auto()
+    """Usage was received as well, on a chunk of its own."""
+    DONE = auto()
+    """The end marker was received: nothing relevant can follow."""
+    STOPPED = auto()
+    """A stop string was found: the upstream request can be aborted."""
+    FAILED = auto()
+    CUT = auto()
+    """The stream failed, and another one may continue it: see `Pipeline.continue_part` and `release_failure`."""
 
 
 class ChoiceState(StrEnum):
@@ -157,3 +176,14 @@ class StreamStateMachine:
 
 def _event_names(legal: Iterable[type[Event]]) -> str:
     return ", ".join(kind.__name__ for kind in legal)
+
+
+NO_INDEXES: frozenset[int] = frozenset()
+_FIRST = frozenset({0})
+
+
+def with_index(indexes: frozenset[int], index: int) -> frozenset[int]:
+    """Return the set with `index` in it. Most streams have one choice and share its set: an own set takes 216 bytes."""
+    if index in indexes:
+        return indexes
+    return indexes | {index} if indexes or index else _FIRST

@@ -24,8 +24,8 @@ from welldone.protocol.events import Usage
 from welldone.protocol.fast_path import NO_FRAMING, TransferFraming
 from welldone.protocol.lenient_json import LITERAL_BYTES, is_verbatim_text
 from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.repair_log import RepairEntry
-from welldone.protocol.result import PartState, RepairResult
+from welldone.protocol.repair_log import RepairEntry, RepairResult
+from welldone.protocol.state import PartState
 
 TEXTS_LIMIT = 32
 """Texts of one stream. For a longer answer the fast path is worth its start, and what was received must be stored."""

@@ -16,9 +16,8 @@ from welldone.gateway.errors import ApiError, ErrorFormat, invalid_request
 from welldone.mock.reference import schemas
 from welldone.mock.reference.responder import MockResponder
 from welldone.mock.reference.schemas import MockChatRequest
-from welldone.mock.script import MockChunk, MockReply, json_reply
+from welldone.mock.script import MockChunk, MockReply, accept_socket, is_handshake, json_reply
 from welldone.mock.server import MockHttpRequest
-from welldone.mock.socket import accept_socket, is_handshake
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect
 from welldone.protocol.dialects.gemini.objects import KEY_HEADER
 from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect

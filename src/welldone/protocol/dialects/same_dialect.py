@@ -24,11 +24,11 @@ from welldone.protocol.fields import (
     find_error,
     incomplete_stream_failure,
 )
-from welldone.protocol.frame_checks import check_characters, check_lines, recover_data
 from welldone.protocol.json_budget import exceeds_blocking_budget, run_to_completion
-from welldone.protocol.repair_log import RepairLog, format_json
+from welldone.protocol.reader import check_characters, check_lines, recover_data
+from welldone.protocol.repair_log import RepairLog, RepairResult, format_json
 from welldone.protocol.request_facts import RepairOptions
-from welldone.protocol.result import PartState, RepairResult
+from welldone.protocol.state import PartState
 
 FrameOutput: TypeAlias = tuple[sse.Frame | None, bytes]
 """An upstream frame and the output for it. None for output that belongs to no frame, such as the end."""

@@ -12,7 +12,7 @@ from typing import Protocol
 from welldone.gateway.error_mapping import ERROR_LIMIT_BYTES, AttemptFailure, client_too_slow
 from welldone.http.messages import HttpRequest, StreamingResponse
 from welldone.protocol.dialects.base import KEEP_ALIVE
-from welldone.protocol.result import RepairResult
+from welldone.protocol.repair_log import RepairResult
 from welldone.server.observe.timing import StreamTimes
 
 EARLY_LIMIT_BYTES = ERROR_LIMIT_BYTES

@@ -26,9 +26,10 @@ from welldone.protocol.events import Json
 from welldone.protocol.fast_path import FastPath
 from welldone.protocol.fields import BROKEN_OFF
 from welldone.protocol.pipeline import BufferedPipeline, Pipeline, StreamPipeline
+from welldone.protocol.repair_log import RepairResult
 from welldone.protocol.replay import AnyPipeline
 from welldone.protocol.request_facts import DEFAULT_OPTIONS, RepairOptions
-from welldone.protocol.result import PartState, RepairResult
+from welldone.protocol.state import PartState
 from welldone.protocol.stream_template import RECORDED_LIMIT_BYTES, TemplatedStream, TemplateSlot
 from welldone.server.context import RequestContext, response_headers
 from welldone.server.generation.attempt import AttemptStage, UpstreamAttempt, classify_failure

@@ -19,7 +19,7 @@ from welldone.protocol.finish_reasons import finish_word
 from welldone.protocol.lenient_json import as_list, as_object, scrub_object
 from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import CHAT_CHOICES_LIMIT
-from welldone.protocol.result import PartState
+from welldone.protocol.state import PartState
 
 _REPLY_MEMBERS = frozenset({"candidates", "promptFeedback", "usageMetadata", "modelVersion", "responseId"})
 """Members of a reply; a JSON object without any of them is something else."""
