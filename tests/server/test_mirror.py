@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -209,11 +210,11 @@ def test_failed_left_stored_and_split_requests_are_not_mirrored(tmp_path: Path) 
     run(body())
 
 
-def test_the_share_is_drawn_for_each_request(tmp_path: Path) -> None:
+def test_the_share_is_drawn_for_each_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
         async with mirrored(tmp_path, FIRST, SAME, share="b@25%") as gate:
             draws = iter([0.2, 0.3, 0.249, 0.25])
-            gate.server._parts.mirror._draw = lambda: next(draws)
+            monkeypatch.setattr(mirroring, "random", SimpleNamespace(random=lambda: next(draws)))
             for _ in range(4):
                 await gate.post(chat())
             await comparisons(gate, 2)

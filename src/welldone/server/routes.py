@@ -4,6 +4,7 @@ import asyncio
 import re
 from contextlib import suppress
 from functools import partial
+from operator import itemgetter
 
 import msgspec
 
@@ -32,7 +33,7 @@ from welldone.server.api.response_store import ResponseStore
 from welldone.server.api.responses import ResponsesApi
 from welldone.server.api.shared_responses import SharedResponses
 from welldone.server.context import RequestContext, Route, RouteHandler, json_response
-from welldone.server.generation.mirror import KEPT_COMPARISONS, Comparison
+from welldone.server.generation.mirror import KEPT_COMPARISONS
 from welldone.server.generation.passthrough import PASSTHROUGH_ENDPOINTS, LocalHandler, PassthroughApi
 from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.response_task import ResponseTask
@@ -318,8 +319,8 @@ class Routes:
         self._parts.keys.check_admin(ctx.principal)
         comparisons = list(self._parts.mirror.comparisons)
         for reply in await self._parts.worker_sync.gather(_MIRROR_TOPIC, {}):
-            comparisons += msgspec.json.decode(reply, type=list[Comparison])
-        newest = sorted(comparisons, key=lambda one: one.at, reverse=True)[:KEPT_COMPARISONS]
+            comparisons += msgspec.json.decode(reply)
+        newest = sorted(comparisons, key=itemgetter("at"), reverse=True)[:KEPT_COMPARISONS]
         return json_response({"object": "list", "data": newest})
 
     async def _encode_comparisons(self, query: WorkerQuery) -> bytes:
