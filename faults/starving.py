@@ -15,7 +15,7 @@ from faults.crashing import PROGRAM
 from tests.support.faults import PROCESSING, RESTARTS, descendants, memory_of, metric, small_server, wait_for_metric
 from tests.support.server import Running, serving
 from tests.support.upstream import gateway, upstream
-from welldone.server.body_budget import BODY_BUDGET_BYTES
+from welldone.server.parts import BODY_BUDGET_BYTES
 
 ROOT = Path("/sys/fs/cgroup")
 PERIOD_US = 100_000

@@ -1,7 +1,7 @@
 """Base of fake stores for tests in which no stream is resumed and no response is shared."""
 
 from welldone.server.access.store import ResponseLimits, StoreClient
-from welldone.server.resume.events import EventBatch
+from welldone.server.resume.streams import EventBatch
 
 
 class StoreWithoutEvents(StoreClient):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.http.aio import run
 from tests.table import table
-from welldone.server.access.key_file import (
+from welldone.server.access.key_storage import (
     FILE_LIMIT_BYTES,
     KeyFileError,
     WatchedKeyFile,

@@ -12,8 +12,14 @@ from tests.http.aio import run
 from tests.server.running_gateway import Gateway, gateway
 from tests.server.test_shared_keys import InMemoryStore
 from welldone.config.server import KeySettings
-from welldone.server.access.key_file import changed_entries
-from welldone.server.access.key_storage import KeyExistsError, SharedKeyStorage, add_new_key, listed_keys, remove_key
+from welldone.server.access.key_storage import (
+    KeyExistsError,
+    SharedKeyStorage,
+    add_new_key,
+    changed_entries,
+    listed_keys,
+    remove_key,
+)
 from welldone.server.access.keys import SharedKey, key_digest
 from welldone.server.access.store import SharedStore
 

@@ -30,6 +30,7 @@ from welldone.schemas.chat import ChatRequest, CompletionRequest
 from welldone.schemas.fields import describe_fields
 from welldone.schemas.keys import AddKeyRequest
 from welldone.schemas.responses import CompactRequest, ResponseRequest
+from welldone.server.api.embeddings import read_detokenize, read_embeddings, read_rerank, read_tokenize
 from welldone.server.api.openapi import (
     API_PREFIX,
     OPEN_PATHS,
@@ -45,7 +46,6 @@ from welldone.server.requests.gemini import gemini_to_chat
 from welldone.server.requests.ollama import CHAT_OPTIONS, read_ollama_chat, read_ollama_generate
 from welldone.server.requests.response_items import read_input_items
 from welldone.server.requests.responses import compaction_chat, read_storage_options, responses_to_chat
-from welldone.server.requests.vectors import read_detokenize, read_embeddings, read_rerank, read_tokenize
 from welldone.server.resume.api import LAST_EVENT_HEADER, RESUME_HEADER
 
 WHOLE: Any = json.loads(json.dumps(full_openapi_document()))

@@ -12,7 +12,7 @@ from tests.http.aio import run
 from tests.server.running_gateway import gateway
 from tests.server.running_server import CHAT, DONE, HELLO, ROLE, STOP, RecordedReply
 from welldone.mock.script import MockReply
-from welldone.server import body_budget
+from welldone.server import parts
 
 WHOLE = MockReply((ROLE, HELLO, STOP, DONE))
 HANGS = MockReply((ROLE,), end="hang")
@@ -41,7 +41,7 @@ def test_a_server_at_its_connection_limit_rejects_requests_and_stays_healthy(tmp
 
 
 def test_a_server_over_its_body_budget_rejects_further_bodies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_budget, "BODY_BUDGET_BYTES", 10_000)
+    monkeypatch.setattr(parts, "BODY_BUDGET_BYTES", 10_000)
     long = {**CHAT, "messages": [{"role": "user", "content": "a" * 6_000}]}
 
     async def work() -> None:
@@ -59,7 +59,7 @@ def test_a_server_over_its_body_budget_rejects_further_bodies(tmp_path: Path, mo
 
 
 def test_announced_bodies_that_do_not_arrive_take_no_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_budget, "BODY_BUDGET_BYTES", 10_000)
+    monkeypatch.setattr(parts, "BODY_BUDGET_BYTES", 10_000)
     heads = [b"Content-Length: 1000000", b"Transfer-Encoding: chunked"]
 
     async def work() -> None:
@@ -114,7 +114,7 @@ def test_an_upstream_is_not_blamed_for_a_lack_of_local_file_descriptors(path: st
 def test_the_bodies_of_many_choices_are_sent_as_the_budget_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(body_budget, "BODY_BUDGET_BYTES", 10_000)
+    monkeypatch.setattr(parts, "BODY_BUDGET_BYTES", 10_000)
     long = {**CHAT, "messages": [{"role": "user", "content": "a" * 9_000}], "n": 8}
 
     async def work() -> None:
@@ -135,9 +135,9 @@ class Body:
 
 
 def test_no_second_body_is_built_over_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_budget, "BODY_BUDGET_BYTES", 100)
+    monkeypatch.setattr(parts, "BODY_BUDGET_BYTES", 100)
 
-    async def send(room: body_budget.BodyBudget, bodies: asyncio.Queue[Body], done: asyncio.Event) -> None:
+    async def send(room: parts.BodyBudget, bodies: asyncio.Queue[Body], done: asyncio.Event) -> None:
         body = Body()
         await room.reserve(body)
         body.pending_body_bytes = 80
@@ -146,7 +146,7 @@ def test_no_second_body_is_built_over_the_budget(monkeypatch: pytest.MonkeyPatch
         room.release(body)
 
     async def work() -> None:
-        room, done = body_budget.BodyBudget(), asyncio.Event()
+        room, done = parts.BodyBudget(), asyncio.Event()
         bodies: asyncio.Queue[Body] = asyncio.Queue()
         room.client_bytes = 50
         sending = [asyncio.create_task(send(room, bodies, done)) for _ in range(3)]

@@ -335,7 +335,7 @@ def test_received_messages_count_against_the_memory_for_bodies(tmp_path: Path, m
             assert await client.closed() == 1013
             await until_idle(serving)
 
-    monkeypatch.setattr("welldone.server.body_budget.BODY_BUDGET_BYTES", 40_000)
+    monkeypatch.setattr("welldone.server.parts.BODY_BUDGET_BYTES", 40_000)
     run(work())
 
 

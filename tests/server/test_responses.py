@@ -17,14 +17,13 @@ from welldone.http.messages import HttpRequest, HttpResponse
 from welldone.server.api.response_owners import UpstreamIdOwners
 from welldone.server.api.response_store import ResponseStore
 from welldone.server.api.responses import ResponsesApi
-from welldone.server.body_budget import BodyBudget
 from welldone.server.context import RequestContext
 from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.service import GenerationService
 from welldone.server.generation.targets import BackendResolver
 from welldone.server.observe.metrics import Metrics
 from welldone.server.observe.workers import WorkerSync
-from welldone.server.parts import ServerParts
+from welldone.server.parts import BodyBudget, ServerParts
 from welldone.server.resume.api import ResumeService
 
 Body = dict[str, Any]

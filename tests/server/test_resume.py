@@ -34,8 +34,7 @@ from welldone.config.server import ServeSettings
 from welldone.gateway.errors import ApiError
 from welldone.server.generation.attempt import UpstreamAttempt
 from welldone.server.resume.api import run_detached
-from welldone.server.resume.events import StreamState
-from welldone.server.resume.streams import StreamRegistry
+from welldone.server.resume.streams import StreamRegistry, StreamState
 
 WORDS = ["One", " two", " three", " four", " five", " six", " seven", " eight", " nine", " ten"]
 CHUNKS = [ROLE, *map(text_chunk, WORDS), STOP, USAGE, DONE]

@@ -26,9 +26,8 @@ from welldone.server.access.store import (
     StoreUnavailableError,
     Value,
 )
-from welldone.server.resume.events import LOST, EventBatch, StreamLostError, StreamState
 from welldone.server.resume.sources import _LATE_CHECKS, COPY_TTL_S, DEAD_S, StoreCopies, StoreSource, WriterDiedError
-from welldone.server.resume.streams import StreamRegistry
+from welldone.server.resume.streams import LOST, EventBatch, StreamLostError, StreamRegistry, StreamState
 
 pytestmark = [NEEDS_REDIS, pytest.mark.tier2]
 KEY, OTHER_KEY = "first-key-canary", "other-key-canary"

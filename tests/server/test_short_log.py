@@ -24,10 +24,9 @@ from tests.table import table
 from welldone.config.server import ServeSettings
 from welldone.http.redaction import HIDDEN
 from welldone.mock.script import MockReply
-from welldone.server.observe import repair_summary
-from welldone.server.observe.counters import UpstreamCounts
+from welldone.server.observe import counters
+from welldone.server.observe.counters import RepairSummary, UpstreamCounts
 from welldone.server.observe.log import LineFormatter, LogHandler, Redactor, RequestLogEntry, log_style, make_formatter
-from welldone.server.observe.repair_summary import RepairSummary
 
 AT = 1767323045.678
 CLOCK = time.strftime("%H:%M:%S", time.localtime(AT))
@@ -219,7 +218,7 @@ class _Watched(io.StringIO):
 
 
 def test_a_gateway_logs_the_summary_at_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repair_summary, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(counters, "INTERVAL_S", 0.05)
     stream = _Watched("answers of an upstream were repaired upstream=a")
 
     async def work() -> None:

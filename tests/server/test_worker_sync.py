@@ -14,9 +14,8 @@ from welldone.config.server import ServeSettings
 from welldone.http.shared_memory import SharedNumbers, WorkerLoads
 from welldone.server.observe.metrics import Metrics
 from welldone.server.observe.workers import QueryHandler, Worker, WorkerQuery, WorkerSync
-from welldone.server.resume.events import EventBatch, StreamLostError, StreamState
 from welldone.server.resume.sources import WorkerStreams
-from welldone.server.resume.streams import StreamRegistry
+from welldone.server.resume.streams import EventBatch, StreamLostError, StreamRegistry, StreamState
 
 Make = Callable[[int, int], Worker]
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -26,10 +26,10 @@ from welldone.config.server import Config
 from welldone.config.settings import SettingsError
 from welldone.reporting import format_table
 from welldone.server.access.control import connect_store
-from welldone.server.access.key_file import KeyFileError
 from welldone.server.access.key_storage import (
     FileKeyStorage,
     KeyExistsError,
+    KeyFileError,
     KeyStorage,
     SharedKeyStorage,
     add_new_key,

@@ -26,7 +26,7 @@ from welldone.engines.speculation import with_speculation
 from welldone.engines.wheel import PACKAGE as WHEEL_PACKAGE
 from welldone.gateway.routing import route_problems
 from welldone.http.redaction import MIN_KEY_LENGTH, is_weak_key
-from welldone.server.access.key_file import KeyFileError, permission_warning, read_entries
+from welldone.server.access.key_storage import KeyFileError, permission_warning, read_entries
 from welldone.server.access.keys import ApiKeys, make_key, read_key_file
 from welldone.server.access.origins import is_loopback
 

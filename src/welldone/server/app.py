@@ -16,6 +16,7 @@ from welldone.server.context import (
     RequestContext,
     Route,
     error_response,
+    random_hex,
     response_headers,
     server_busy,
     upgrade_required,
@@ -24,7 +25,6 @@ from welldone.server.observe import log
 from welldone.server.observe.log import RequestLogEntry
 from welldone.server.observe.tracing import TRACEPARENT, forwarded_trace
 from welldone.server.parts import ServerParts
-from welldone.server.random_ids import random_hex
 
 CLIENT_CLOSED_REQUEST = 499
 """Logged status of a request whose client disconnected before the response (nginx's convention)."""

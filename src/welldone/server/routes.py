@@ -20,19 +20,16 @@ from welldone.http.connect import HttpClientError
 from welldone.http.messages import HttpResponse
 from welldone.protocol.dialects.gemini.objects import METHOD_PATH
 from welldone.protocol.envelope import ID_PREFIX, Endpoint
-from welldone.server.api.anthropic import MessagesApi
+from welldone.server.api.dialect import GeminiApi, MessagesApi, OllamaApi
 from welldone.server.api.embeddings import EmbeddingsApi
-from welldone.server.api.gemini import GeminiApi
 from welldone.server.api.keys import KeysApi
 from welldone.server.api.models import ModelsApi
-from welldone.server.api.ollama import OllamaApi
 from welldone.server.api.openapi import openapi_document
 from welldone.server.api.response_owners import UpstreamIdOwners
 from welldone.server.api.response_socket import ResponseSockets
-from welldone.server.api.response_store import ResponseStore
+from welldone.server.api.response_store import ResponseStore, SharedResponses
 from welldone.server.api.responses import ResponsesApi
-from welldone.server.api.shared_responses import SharedResponses
-from welldone.server.context import RequestContext, Route, RouteHandler, json_response
+from welldone.server.context import RequestContext, Route, RouteHandler, json_response, random_hex
 from welldone.server.generation.mirror import KEPT_COMPARISONS
 from welldone.server.generation.passthrough import PASSTHROUGH_ENDPOINTS, LocalHandler, PassthroughApi
 from welldone.server.generation.pipelines import GenerationRequest
@@ -43,7 +40,6 @@ from welldone.server.inspector.api import InspectorApi, download_routes, inspect
 from welldone.server.inspector.state import StateApi
 from welldone.server.observe.workers import WorkerQuery
 from welldone.server.parts import ServerParts
-from welldone.server.random_ids import random_hex
 from welldone.server.requests.upstream_body import without_routing_fields
 from welldone.server.resume.api import ResumeService
 

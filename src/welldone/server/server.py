@@ -26,9 +26,9 @@ from welldone.server.inspector.assets import StaticSite
 from welldone.server.inspector.captures import CaptureStore
 from welldone.server.inspector.downloads import Downloads
 from welldone.server.inspector.recent import RecentRequests
+from welldone.server.observe.counters import RepairSummary
 from welldone.server.observe.metrics import Metrics
 from welldone.server.observe.recording import TraceRecorder
-from welldone.server.observe.repair_summary import RepairSummary
 from welldone.server.observe.tracing import RequestTracer
 from welldone.server.observe.workers import Worker, WorkerSync
 from welldone.server.parts import InspectorServices, ServerParts

@@ -6,9 +6,9 @@ from tests.server.abuse import BODY_LIMIT_BYTES, CHAT, TEXT, Abuse, abuses
 from tests.server.requests.builders import CAPABILITIES, MODEL
 from tests.table import table
 from welldone.gateway.errors import ApiError
+from welldone.server.api.embeddings import read_detokenize, read_embeddings, read_rerank, read_tokenize
 from welldone.server.requests.chat import read_chat, read_completions
 from welldone.server.requests.fields import read_body
-from welldone.server.requests.vectors import read_detokenize, read_embeddings, read_rerank, read_tokenize
 
 READERS = {
     CHAT: read_chat,

@@ -15,10 +15,10 @@ from tests.server.requests.test_tools import NAMED, TWO
 from welldone.gateway.errors import ApiError
 from welldone.schemas.chat import VLLM_FIELD, ChatRequest, CompletionRequest
 from welldone.schemas.fields import FieldHandling, describe_fields
+from welldone.server.api.embeddings import read_detokenize, read_embeddings, read_rerank, read_tokenize
 from welldone.server.requests.chat import read_chat, read_completions
 from welldone.server.requests.fields import JsonSizeLimits, ValidatedRequest, read_body
 from welldone.server.requests.sampling import UNKNOWN_CAPABILITIES
-from welldone.server.requests.vectors import read_detokenize, read_embeddings, read_rerank, read_tokenize
 
 READERS = [read_chat, read_completions, read_embeddings, read_rerank, read_tokenize, read_detokenize]
 OTHER_NAMES = ["input", "query", "documents", "content", "tokens", "dimensions", "encoding_format", "top_n", "whatever"]

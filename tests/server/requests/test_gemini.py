@@ -11,8 +11,13 @@ from welldone.gateway.errors import ApiError
 from welldone.protocol.events import Json
 from welldone.server.requests.chat import read_chat
 from welldone.server.requests.fields import rename_error_param
-from welldone.server.requests.gemini import GeminiTranslation, counted_request, gemini_to_chat, read_gemini_body
-from welldone.server.requests.gemini_schema import openapi_to_json_schema
+from welldone.server.requests.gemini import (
+    GeminiTranslation,
+    counted_request,
+    gemini_to_chat,
+    openapi_to_json_schema,
+    read_gemini_body,
+)
 
 PNG = {"mimeType": "image/png", "data": "iVBORw0KGgo="}
 WEATHER = {"name": "weather", "description": "tells it", "parametersJsonSchema": {"type": "object", "properties": {}}}

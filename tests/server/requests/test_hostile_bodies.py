@@ -9,9 +9,9 @@ import pytest
 
 from tests.server.requests.builders import MODEL, capabilities_with
 from welldone.gateway.errors import ApiError
+from welldone.server.api.embeddings import read_detokenize, read_embeddings, read_rerank, read_tokenize
 from welldone.server.requests.chat import read_chat, read_completions
 from welldone.server.requests.fields import read_body
-from welldone.server.requests.vectors import read_detokenize, read_embeddings, read_rerank, read_tokenize
 
 pytestmark = pytest.mark.tier3
 

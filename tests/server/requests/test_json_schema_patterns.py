@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
-from welldone.server.requests.json_schema_patterns import pattern_of_values, pattern_problem
+from welldone.server.requests.json_schema_cost import pattern_of_values, pattern_problem
 
 
 @table(

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from tests.server.requests.test_responses import OUTPUT, Body, rejection, translated
 from tests.table import table
-from welldone.server.requests.response_tools import flat_name
-from welldone.server.requests.responses import ResponsesTranslation, responses_to_chat
+from welldone.server.requests.responses import ResponsesTranslation, flat_name, responses_to_chat
 
 FIND: Body = {"type": "function", "name": "find", "parameters": {"type": "object"}}
 PATCH: Body = {"type": "custom", "name": "patch", "description": "p"}

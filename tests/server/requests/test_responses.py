@@ -19,11 +19,11 @@ from welldone.server.requests.response_items import (
     raw_input_items,
     read_input_items,
 )
-from welldone.server.requests.response_tools import flat_name
 from welldone.server.requests.responses import (
     ResponsesTranslation,
     compaction_chat,
     echoed_fields,
+    flat_name,
     read_storage_options,
     responses_to_chat,
 )

@@ -7,8 +7,8 @@ import pytest
 from tests.server.requests.builders import CAPABILITIES, MODEL, Body, capabilities_with
 from tests.table import table
 from welldone.gateway.errors import ApiError
+from welldone.server.api.embeddings import read_detokenize, read_embeddings, read_rerank, read_tokenize
 from welldone.server.requests.sampling import UNKNOWN_CAPABILITIES
-from welldone.server.requests.vectors import read_detokenize, read_embeddings, read_rerank, read_tokenize
 
 Reader = Callable[..., object]
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from welldone.config.server import Config
-from welldone.server.access.key_file import WatchedKeyFile
-from welldone.server.access.key_storage import FileKeyStorage, KeyStorage, SharedKeyStorage
+from welldone.server.access.key_storage import FileKeyStorage, KeyStorage, SharedKeyStorage, WatchedKeyFile
 from welldone.server.access.keys import ApiKeys, KeyLookup, SharedApiKeys
 from welldone.server.access.limits import BucketStorage, RateLimiter
 from welldone.server.access.store import STORE_TIMEOUT_S, SharedStore, StoreClient

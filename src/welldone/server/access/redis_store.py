@@ -28,7 +28,7 @@ from welldone.server.access.store import (
     ResponseLimits,
     StoreError,
 )
-from welldone.server.resume.events import BATCH_EVENTS, LOST, READING, EventBatch, StreamState
+from welldone.server.resume.streams import BATCH_EVENTS, LOST, READING, EventBatch, StreamState
 
 KEYS_HASH = "welldone:keys"
 LIMITS_PREFIX = "welldone:limits:"

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from welldone.gateway.errors import ApiError
 from welldone.server.observe import log
-from welldone.server.resume.events import EventBatch
+from welldone.server.resume.streams import EventBatch
 
 STORE_TIMEOUT_S = 0.5
 """Timeout of one call, and so the longest delay of a request. A call normally takes a millisecond; a Redis that forks

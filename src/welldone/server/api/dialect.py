@@ -1,26 +1,39 @@
-"""What the handlers of all dialects share, and prompt token counts from the upstream that would serve the request.
+"""Handlers of Anthropic's Messages API, Google's Gemini API and Ollama's API, and what they share with Responses.
 
-Counts are never estimated here.
+Prompt tokens are counted by the upstream that would serve the request, never estimated here. `ModelsApi` has the lists
+of models: `GET /v1beta/models` and `/api/tags`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import TypeAlias
+from urllib.parse import parse_qsl
 
 import msgspec
 
 from welldone.config.server import ServeSettings
 from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.gateway.errors import ApiError, invalid_request
+from welldone.http.messages import HttpResponse
 from welldone.protocol.deltas import REASONING_FIELDS
-from welldone.protocol.envelope import Endpoint
+from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
+from welldone.protocol.dialects.anthropic.writer import MessagesDialect
+from welldone.protocol.dialects.gemini.objects import METHOD_PATH
+from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect
+from welldone.protocol.dialects.ollama import OllamaDialect
+from welldone.protocol.envelope import ID_PREFIX, Endpoint
 from welldone.protocol.events import Json
-from welldone.server.context import RequestContext
+from welldone.server.api.models import format_timestamp
+from welldone.server.context import RequestContext, json_response, random_hex
 from welldone.server.generation.pipelines import GenerationRequest, with_reasoning_fields
 from welldone.server.generation.retry import INPUT_TOKENS_PATH, JsonRequest, RetryLoop
-from welldone.server.generation.service import GenerationService
+from welldone.server.generation.service import GenerationService, speaks_natively
 from welldone.server.generation.targets import BackendResolver
+from welldone.server.requests import fields
+from welldone.server.requests.anthropic import anthropic_to_chat
 from welldone.server.requests.fields import rename_error_param
+from welldone.server.requests.gemini import counted_request, gemini_to_chat, read_gemini_body
+from welldone.server.requests.ollama import OLLAMA_PARAM_NAMES, read_ollama_chat, read_ollama_generate
 from welldone.server.requests.upstream_body import without_routing_fields
 from welldone.server.requests.upstream_dialects import UPSTREAM_DIALECTS, gemini_count_target, translate_request
 
@@ -146,3 +159,142 @@ async def _run(ctx: RequestContext, backend: UpstreamBackend, request: JsonReque
     finally:
         ctx.log_fields |= attempts.log_fields
     return request.reply
+
+
+_BETA_HEADER = "anthropic-beta"
+_HEADER_LIMIT = 2_048  # characters; Claude Code lists a dozen betas in 300
+
+
+class MessagesApi(DialectApi):
+    """Anthropic's Messages API: `/v1/messages` and `/v1/messages/count_tokens`."""
+
+    async def create(self, ctx: RequestContext) -> HttpResponse | None:
+        """POST /v1/messages."""
+        return await self.generator.generate(ctx, *await self._prepare(ctx))
+
+    async def count_tokens(self, ctx: RequestContext) -> HttpResponse:
+        """POST /v1/messages/count_tokens: the input tokens that usage would report."""
+        return json_response(await self.count_prompt(ctx, *await self._prepare(ctx, is_count_only=True)))
+
+    async def _prepare(
+        self, ctx: RequestContext, *, is_count_only: bool = False
+    ) -> tuple[LocalBackend | UpstreamBackend, GenerationRequest]:
+        body, backend = await self.read(ctx)
+        message_id = ID_PREFIX[Endpoint.MESSAGES] + random_hex(12)
+        if speaks_natively(backend, Endpoint.MESSAGES):
+            headers = _forwarded_headers(ctx)
+            return backend, GenerationRequest(
+                body=body, id=message_id, endpoint=Endpoint.MESSAGES, forwarded_headers=headers
+            )
+        ignores_tools = self.settings.unknown_tools == "ignore"
+        translation = anthropic_to_chat(
+            body, server_kind(backend), ignores_unknown_tools=ignores_tools, is_count_only=is_count_only
+        )
+        chat = translation.chat
+        if ignores_tools and (ignored := len(body.get("tools") or ()) - len(chat.get("tools") or ())):
+            ctx.log_fields["ignored_tools"] = ignored
+        dialect = MessagesDialect(
+            stop_sequences=tuple(chat.get("stop") or ()), includes_thinking=translation.shows_reasoning
+        )
+        return backend, GenerationRequest(
+            body=chat, id=message_id, dialect=dialect, field_names=translation.param_names
+        )
+
+
+def _forwarded_headers(ctx: RequestContext) -> dict[str, str]:
+    """Return the client's version headers for an upstream with the same dialect."""
+    headers = {ANTHROPIC_VERSION_HEADER: ctx.request.headers.get(ANTHROPIC_VERSION_HEADER, ANTHROPIC_VERSION)}
+    if betas := ",".join(ctx.request.header_values(_BETA_HEADER)):
+        headers[_BETA_HEADER] = betas
+    for name, value in headers.items():
+        if len(value) > _HEADER_LIMIT or not value.isascii() or not value.isprintable():
+            message = f"Invalid header '{name}': expected at most {_HEADER_LIMIT} printable ASCII characters."
+            raise invalid_request(message, param=name)
+    return headers
+
+
+class GeminiApi(DialectApi):
+    """Google's Gemini API: methods of `/v1beta/models/{model}`. The current SDKs use `/v1` in place of `/v1beta`."""
+
+    async def generate(self, ctx: RequestContext) -> HttpResponse | None:
+        """POST :generateContent."""
+        backend, request = await self._prepare(ctx)
+        return await self.generator.generate(ctx, backend, request)
+
+    async def stream(self, ctx: RequestContext) -> HttpResponse | None:
+        """POST :streamGenerateContent: a JSON array, or server-sent events with `alt=sse`."""
+        backend, request = await self._prepare(ctx, is_stream=True)
+        return await self.generator.generate(ctx, backend, request)
+
+    async def count_tokens(self, ctx: RequestContext) -> HttpResponse:
+        """POST :countTokens: the prompt tokens that usage would report."""
+        backend, request = await self._prepare(ctx, is_count_only=True)
+        counted = await self.count_prompt(ctx, backend, request)
+        if request.endpoint is Endpoint.GEMINI:
+            return json_response(counted)
+        return json_response({GEMINI_COUNT: counted["input_tokens"]})
+
+    async def _prepare(
+        self, ctx: RequestContext, *, is_stream: bool = False, is_count_only: bool = False
+    ) -> tuple[LocalBackend | UpstreamBackend, GenerationRequest]:
+        make_dialect = GeminiArrayDialect if is_stream and not _wants_events(ctx) else GeminiDialect
+        given = await self.generator.read_body(ctx)
+        path = METHOD_PATH.fullmatch(ctx.request.path)
+        assert path is not None
+        backend = self.targets.find(ctx, path[1])
+        if speaks_natively(backend, Endpoint.GEMINI):
+            native: Json = given if is_count_only else {**given, "stream": is_stream}
+            return backend, GenerationRequest(
+                body=native, id=random_hex(12), endpoint=Endpoint.GEMINI, dialect=make_dialect()
+            )
+        body = read_gemini_body(given)
+        ignores_tools = self.settings.unknown_tools == "ignore"
+        translation = gemini_to_chat(
+            counted_request(body) if is_count_only else body,
+            server_kind(backend),
+            model=path[1],
+            ignores_unknown_tools=ignores_tools,
+        )
+        if translation.ignored_tools:
+            ctx.log_fields["ignored_tools"] = translation.ignored_tools
+        chat: Json = {**translation.chat, "stream": is_stream}
+        return backend, GenerationRequest(
+            body=chat,
+            id=random_hex(12),
+            dialect=make_dialect(includes_thoughts=translation.shows_thoughts),
+            field_names=translation.param_names,
+            ignored_fields=translation.ignored_fields,
+        )
+
+
+def _wants_events(ctx: RequestContext) -> bool:
+    """Whether `alt` of the query asks for server-sent events; a JSON array is the default."""
+    alt = next((value for name, value in parse_qsl(ctx.request.query) if name in ("alt", "$alt")), "json")
+    if alt not in ("json", "sse"):
+        raise fields.wrong_value("alt", alt, ("json", "sse"))
+    return alt == "sse"
+
+
+class OllamaApi(DialectApi):
+    """Ollama's API, for clients without OpenAI's: `/api/chat` and `/api/generate`."""
+
+    async def respond(self, ctx: RequestContext, *, is_chat: bool) -> HttpResponse | None:
+        """POST /api/chat, or /api/generate."""
+        body = await self.generator.read_body(ctx)
+        chat = read_ollama_chat(body) if is_chat else read_ollama_generate(body)
+        backend = self.targets.find(ctx, body.get("model"))
+        began = self.now()
+        created_at = format_timestamp(began, "microseconds")
+
+        @cache  # a replay for the inspector gives the same bytes
+        def duration_ns() -> int:
+            return max(0, round((self.now() - began) * 1e9))
+
+        dialect = OllamaDialect(is_chat=is_chat, created_at=created_at, duration_ns=duration_ns)
+        if not body.get("messages" if is_chat else "prompt"):  # Ollama's request to load a model
+            reply = {"model": backend.name, "created_at": created_at, **dialect.content_fields("")}
+            return json_response({**reply, "done": True, "done_reason": "load"})
+        gen_request = GenerationRequest(
+            body=chat, id=ID_PREFIX[Endpoint.CHAT] + random_hex(12), dialect=dialect, field_names=OLLAMA_PARAM_NAMES
+        )
+        return await self.generator.generate(ctx, backend, gen_request)

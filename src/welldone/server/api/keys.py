@@ -10,8 +10,14 @@ from welldone.gateway.errors import ApiError, invalid_request
 from welldone.http.messages import HttpResponse
 from welldone.protocol.events import Json
 from welldone.schemas.keys import AddKeyRequest
-from welldone.server.access.key_file import KeyFileError
-from welldone.server.access.key_storage import KeyExistsError, KeyStorage, add_new_key, listed_keys, remove_key
+from welldone.server.access.key_storage import (
+    KeyExistsError,
+    KeyFileError,
+    KeyStorage,
+    add_new_key,
+    listed_keys,
+    remove_key,
+)
 from welldone.server.access.keys import ANONYMOUS, SharedKey
 from welldone.server.config_file import check_model_name
 from welldone.server.context import RequestContext, json_response

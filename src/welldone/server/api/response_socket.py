@@ -20,10 +20,9 @@ from welldone.protocol.events import Json
 from welldone.protocol.sse import Frame, SseDecoder
 from welldone.schemas.responses import SocketEvent
 from welldone.server.api.response_store import ResponseStore
-from welldone.server.context import RequestContext, response_headers, server_busy, upgrade_required
+from welldone.server.context import RequestContext, random_hex, response_headers, server_busy, upgrade_required
 from welldone.server.inspector.captures import CAPTURE_HEADER
 from welldone.server.parts import ServerParts
-from welldone.server.random_ids import random_hex
 from welldone.server.requests import fields
 from welldone.server.resume.api import RESUME_HEADER
 

@@ -31,19 +31,15 @@ from welldone.server.access.store import StoreUnavailableError
 from welldone.server.api.dialect import DialectApi, fetch_json
 from welldone.server.api.response_owners import UpstreamIdOwners, state_references
 from welldone.server.api.response_socket import SocketRequest
-from welldone.server.api.response_store import ResponseStore, StoredResponse
-from welldone.server.api.shared_responses import SharedResponses
-from welldone.server.context import RequestContext, json_response
+from welldone.server.api.response_store import ResponseStore, SharedResponses, StoredResponse
+from welldone.server.context import RequestContext, json_response, random_hex
 from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.service import speaks_natively
 from welldone.server.observe import log
-from welldone.server.random_ids import random_hex
 from welldone.server.requests import compaction, fields, response_items
 from welldone.server.requests import responses as requests
-from welldone.server.resume.api import ResumeService, run_detached
-from welldone.server.resume.detached import DetachedRequest
-from welldone.server.resume.events import ReaderFormat
-from welldone.server.resume.streams import ResumableStream
+from welldone.server.resume.api import DetachedRequest, ResumeService, run_detached
+from welldone.server.resume.streams import ReaderFormat, ResumableStream
 
 _MAX_BACKGROUND = 64
 """Background responses of all clients at once. They queue like others, but no open connection limits their number."""

@@ -29,8 +29,7 @@ from welldone.server.requests.fields import ValidatedRequest, read_body_in_steps
 from welldone.server.requests.sampling import UNKNOWN_CAPABILITIES
 from welldone.server.requests.upstream_body import read_same_dialect_request, read_upstream_request
 from welldone.server.requests.upstream_dialects import check_translations
-from welldone.server.resume.api import ResumeService
-from welldone.server.resume.detached import DetachedRequest
+from welldone.server.resume.api import DetachedRequest, ResumeService
 
 
 class GenerationService:

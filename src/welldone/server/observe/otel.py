@@ -33,6 +33,7 @@ from welldone.gateway.backends import AttemptTrace, BackendLease
 from welldone.gateway.error_mapping import CLIENT_DISCONNECTED
 from welldone.http.messages import HttpRequest
 from welldone.protocol.catalog import RULES
+from welldone.server.context import random_hex
 from welldone.server.observe import log
 from welldone.server.observe.log import RequestLogEntry
 from welldone.server.observe.tracing import (
@@ -43,7 +44,6 @@ from welldone.server.observe.tracing import (
     TraceContext,
     read_trace_context,
 )
-from welldone.server.random_ids import random_hex
 
 AttributeValue = str | bool | int | float | list[str]
 

@@ -17,11 +17,11 @@ from welldone.schemas import chat as chat_schema
 from welldone.schemas import messages as schema
 from welldone.schemas.chat import ChatRequest, CompletionRequest
 from welldone.schemas.errors import shorten_value
-from welldone.server.requests import fields, output_constraint, sampling
+from welldone.server.requests import fields, sampling
 from welldone.server.requests.fields import JsonSizeLimits, ValidatedRequest, decode_json
 from welldone.server.requests.json_schema import SchemaBudget
 from welldone.server.requests.media import MEDIA_LIMIT, read_audio, read_image
-from welldone.server.requests.output_constraint import OutputConstraint
+from welldone.server.requests.sampling import OutputConstraint
 from welldone.server.requests.tools import EngineTools, read_tools
 
 ALL_CONTENT_PARTS_LIMIT = 16_384
@@ -170,7 +170,7 @@ def read_chat(body: Json, model: ModelSettings, capabilities: ModelCapabilities)
         raise sampling.unsupported_by_model("chat: it is an embedding or reranking model")
     client_body = body
     body = sampling.with_defaults(body, model.defaults)
-    forwarded = _take_command_fields(body, capabilities, (*output_constraint.VLLM_FIELDS, *_CONTINUATION_FIELDS))
+    forwarded = _take_command_fields(body, capabilities, (*sampling.VLLM_FIELDS, *_CONTINUATION_FIELDS))
     if body.get("tools"):  # the legacy form is ignored beside the new one
         body.pop("functions", None)
     elif body.get("tools") == {}:  # some clients send an empty object
@@ -232,9 +232,9 @@ def _apply_chat_constraint(
 ) -> OutputConstraint:
     """Add the constraint of the text to the engine's body. A forced call overrides it: OpenAI constrains text only."""
     is_command = capabilities.kind == "command"
-    constraint = output_constraint.read_output_constraint(request, budget)
+    constraint = sampling.read_output_constraint(request, budget)
     schema = constraint.schema if tools.schema is None else tools.schema
-    if schema == output_constraint.ANY_OBJECT and is_command:
+    if schema == sampling.ANY_OBJECT and is_command:
         engine_body["response_format"] = {"type": "json_object"}  # more servers support this than schemas
     elif schema is not None:
         engine_body.pop("ignore_eos", None)  # llama.cpp fails at the end of a schema if EOS is not allowed
@@ -334,13 +334,13 @@ def read_completions(body: Json, model: ModelSettings, capabilities: ModelCapabi
         raise sampling.unsupported_by_model("completions: it is an embedding or reranking model")
     client_body = body
     body = sampling.with_defaults(body, model.defaults)
-    forwarded = _take_command_fields(body, capabilities, output_constraint.VLLM_FIELDS)
+    forwarded = _take_command_fields(body, capabilities, sampling.VLLM_FIELDS)
     request = sampling.read_generation_request(body, CompletionRequest)
     engine = sampling.engine_sampling(request, body, capabilities) | forwarded
     stops = sampling.extract_stop_strings(engine, capabilities)
     if not any(name in body for name in _COMPLETION_MAX_TOKENS_FIELDS):
         engine["max_tokens"] = DEFAULT_MAX_TOKENS
-    constraint = output_constraint.read_output_constraint(request, SchemaBudget())
+    constraint = sampling.read_output_constraint(request, SchemaBudget())
     if constraint.schema is not None or constraint.grammar is not None:
         engine.pop("ignore_eos", None)  # llama.cpp fails at the end of a grammar if EOS is not allowed
         engine |= {"grammar": constraint.grammar} if constraint.schema is None else {"json_schema": constraint.schema}

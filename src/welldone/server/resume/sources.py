@@ -14,8 +14,16 @@ import msgspec
 from welldone.gateway.stream_endings import server_gone
 from welldone.server.access.store import STORE_RETRY_S, RefusedError, SharedStore, StoreUnavailableError
 from welldone.server.observe.workers import WorkerQuery, WorkerSync
-from welldone.server.resume.events import LOST, READING, STOPPED, EventBatch, StreamLostError, StreamState
-from welldone.server.resume.streams import ResumableStream, StreamRegistry
+from welldone.server.resume.streams import (
+    LOST,
+    READING,
+    STOPPED,
+    EventBatch,
+    ResumableStream,
+    StreamLostError,
+    StreamRegistry,
+    StreamState,
+)
 
 _READ_TOPIC = "stream"
 _STOP_TOPIC = "stream-stop"
