@@ -54,7 +54,7 @@ from welldone.server.generation.pipelines import (
 from welldone.server.generation.recovery import AttemptOutput, Continue, GiveUp, Recovery
 from welldone.server.generation.retry import RetryLoop
 from welldone.server.generation.targets import sticky_key
-from welldone.server.generation.token_cost import TokenCost, estimate_prompt_tokens
+from welldone.server.generation.token_cost import TokenCost, estimate_prompt_tokens, has_logprobs
 from welldone.server.inspector.captures import StreamCapture
 from welldone.server.observe import log
 from welldone.server.observe.timing import StreamTimes
@@ -119,7 +119,6 @@ class ResponseTask:
         self._capture = capture
         self.continuations: Continuations = Continuations(backend, settings.continuation, ctx.id, times)
         self._fallback = Envelope(gen_request.id, int(parts.now()), backend.name)
-        self._is_same_dialect = gen_request.endpoint in SAME_DIALECT_ENDPOINTS
         self._pipeline: AnyPipeline | None = None
         self._templated: TemplatedStream | None = None  # replaces the pipeline while the stream follows a template
         self._template_slot: TemplateSlot | None = None
@@ -232,8 +231,9 @@ class ResponseTask:
         finally:
             self.client.enter(_FAILED)  # unless it has ended before
             if self.client.state is not _COMPLETE or (self._templated or self.pipeline).usage is None:
-                outputs = [(n, one.output_estimate) for n, one in self._attempts.items() if one.is_billable]
-                self.cost.add_incomplete(outputs, self._request.bodies, is_same_dialect=self._is_same_dialect)
+                for attempt in self._attempts.values():
+                    if attempt.is_billable:
+                        self.cost.add_incomplete(attempt.output_estimate)
             for attempt in self._attempts.values():
                 attempt.close()
             if self.client.state is not _COMPLETE or self._part_count > 1:  # else the worker is about to end
@@ -307,7 +307,10 @@ class ResponseTask:
                 body = with_reasoning_fields(body, reasoning_input_fields(lease.upstream, lease.model))
             path, body = request_target(endpoint, body, lease.model)
             encoded = [msgspec.json.encode(body)]
-            attempt.output_estimate.prompt_tokens = estimate_prompt_tokens(body, len(encoded[0]))
+            estimate = attempt.output_estimate
+            estimate.prompt_tokens = estimate_prompt_tokens(body, len(encoded[0]))
+            is_same_dialect = self._gen_request.endpoint in SAME_DIALECT_ENDPOINTS
+            estimate.has_long_chunks = is_same_dialect or has_logprobs(self._request.bodies[part])
             observers: list[StreamObserver] = []
             if self._parts.recorder is not None and lease.upstream is not None:
                 observers.append(self._parts.recorder.begin(path, body, lease.name, self._ctx.id))
@@ -355,17 +358,17 @@ class ResponseTask:
             if self.client.state < _COMPLETE and self.pipeline.part_state(part) is PartState.CUT:
                 self._release_failure(part)
             return
-        body, attempt = self._request.bodies[part], self._attempts[part]
+        attempt = self._attempts[part]
         if isinstance(recovery, Continue):
             self.continuations.begin(part, failure)
-            self.cost.add_continued(attempt.output_estimate, body)
+            self.cost.add_continued(attempt.output_estimate)
         else:
             if self._can_rewind(part):
                 self._continue_pipeline(part, Continuation(way=ContinuationWay.REPLAY, failure=BROKEN_OFF))
             elif attempt.stage >= _RECEIVING:
                 self._discard_output()
             if attempt.is_billable:
-                self.cost.add_wasted(attempt.output_estimate, body, is_same_dialect=self._is_same_dialect)
+                self.cost.add_wasted(attempt.output_estimate)
         del self._attempts[part]
 
     def survives_restart(self, attempt: UpstreamAttempt) -> bool:

@@ -1,4 +1,4 @@
-"""Generation of responses for all dialects: validation for the backend, the response task, logs, metrics and limits."""
+"""Generation of responses for all dialects: validation for the backend, and the response task."""
 
 import asyncio
 from functools import partial
@@ -12,17 +12,14 @@ from welldone.gateway.errors import ApiError
 from welldone.http.messages import HttpResponse
 from welldone.http.turns import run_cooperatively
 from welldone.protocol import sse
-from welldone.protocol.catalog import RULES, Severity
-from welldone.protocol.continuation import ContinuationWay
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS
 from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Json, Usage
+from welldone.protocol.events import Json
 from welldone.server.context import RequestContext, check_encoding
-from welldone.server.generation.client_stream import ResponseState
+from welldone.server.generation.accounting import Accounting
 from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.response_task import ResponseTask
 from welldone.server.inspector.captures import CAPTURE_HEADER, StreamCapture
-from welldone.server.observe.tracing import AnswerFacts
 from welldone.server.parts import ServerParts
 from welldone.server.requests.chat import read_chat, read_completions
 from welldone.server.requests.fields import ValidatedRequest, read_body_in_steps, rename_error_param
@@ -33,11 +30,12 @@ from welldone.server.resume.api import DetachedRequest, ResumeService
 
 
 class GenerationService:
-    """Generates responses, and records logs, metrics and token usage."""
+    """Generates responses."""
 
     def __init__(self, parts: ServerParts, resume: ResumeService | None = None) -> None:
         self.tasks: set[ResponseTask] = set()
         """Responses in progress."""
+        self._accounting = Accounting(parts.metrics, parts.limits)
         self._resume = resume
         self._parts = parts
         self._captures = None if parts.page is None else parts.page.captures
@@ -132,81 +130,9 @@ class GenerationService:
         finally:
             if task is not None:
                 self.tasks.discard(task)
-                if task.error is None:  # the model exists
-                    self._parts.metrics.add_model(backend.name)
-            self._parts.metrics.end_stream(times, backend.name)
-            if task is not None:
-                self._record_usage(ctx, task)
-                if gen_request.on_end is not None:
-                    gen_request.on_end(task.pipeline.final_object)
-
-    def _record_usage(self, ctx: RequestContext, task: ResponseTask) -> None:
-        """Record repairs, times, tokens and failure of a response in metrics, limits and the log."""
-        times, result = task.times, task.result
-        usage = result.usage
-        repaired = tuple(entry.rule for entry in result.repairs) if result.repairs else ()
-        if task.backend.is_third_party:
-            if repaired:
-                self._parts.metrics.count_repairs(repaired)
-                ctx.log_fields["repaired"] = repaired
-        else:  # our own engine deviates in the same way in every response: count only what breaks clients
-            self._parts.metrics.count_repairs(rule for rule in repaired if RULES[rule].severity is Severity.BREAKS)
-        if upstream := task.retries.upstream:
-            if repaired:
-                self._parts.metrics.count_upstream_repairs(upstream, repaired)
-            self._parts.metrics.observe_upstream_times(upstream, times)
-            ctx.log_fields |= task.retries.log_fields
-            content, arguments = result.invalid_json_count, result.invalid_arguments_count
-            if content or arguments:
-                self._parts.metrics.count_broken_json(upstream, content=content, arguments=arguments)
-                ctx.log_fields["broken_json"] = content + arguments
-        self._parts.limits.charge_tokens(
-            ctx.principal, task.cost.billed_tokens(usage, is_complete=task.client.state is ResponseState.COMPLETE)
-        )
-        self._parts.metrics.count_retries(task.retries.repeated)
-        for way in task.continuations.ways:
-            self._parts.metrics.count_continuation(way, task.continuation_outcome)
-        for _ in range(task.continuations.abandoned_replays):
-            self._parts.metrics.count_continuation(ContinuationWay.REPLAY, "differed")
-        if task.continuations.ways:
-            ctx.log_fields["continued"] = tuple(task.continuations.ways)
-        if ctx.trace is not None and ctx.trace.is_recording:
-            ctx.trace.record_answer(_answer_facts(task))
-        calls = {"printed_calls": result.text_tool_calls, "converted_calls": result.converted_calls}
-        ctx.log_fields |= {name: count for name, count in calls.items() if count}
-        if times.ttft_s is not None:
-            ctx.log_fields["ttft_ms"] = round(times.ttft_s * 1000, 1)
-        if times.queued_s is not None:
-            ctx.log_fields["queued_ms"] = round(times.queued_s * 1000, 1)
-        if usage is not None:
-            prompt_s = max(0.0, (times.ttft_s or 0.0) - (times.queued_s or 0.0))
-            self._parts.metrics.count_tokens(
-                ctx.model,
-                usage.prompt_tokens,
-                usage.completion_tokens,
-                cached=_cached_tokens(usage),
-                prompt_s=prompt_s,
-                completion_s=times.gaps_s,
-            )
-            ctx.log_fields |= {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
-        failure = result.failure
-        if failure is not None and ctx.request.stream is not None:
-            self._parts.metrics.count_stream_failure(failure.code or failure.type)
-            ctx.log_fields |= {"error": failure.code or failure.type, "reason": failure.message}
-
-
-def _answer_facts(task: ResponseTask) -> AnswerFacts:
-    repairs, usage = task.result.repairs, task.result.usage
-    if not task.backend.is_third_party:
-        repairs = [entry for entry in repairs if RULES[entry.rule].severity is Severity.BREAKS]
-    return AnswerFacts(
-        is_stream=task.is_stream,
-        response_model=task.response_model,
-        finish_reasons=task.finish_reasons,
-        cached_tokens=0 if usage is None else _cached_tokens(usage),
-        repairs=repairs,
-        continuations=[(way, task.continuation_outcome) for way in task.continuations.ways],
-    )
+            self._accounting.end(ctx, backend.name, times, task)
+            if task is not None and gen_request.on_end is not None:
+                gen_request.on_end(task.pipeline.final_object)
 
 
 def _is_event_stream(gen_request: GenerationRequest) -> bool:
@@ -261,9 +187,3 @@ def _read_request(gen_request: GenerationRequest, backend: LocalBackend | Upstre
     if dialects:
         check_translations(request, dialects, endpoint)
     return request
-
-
-def _cached_tokens(usage: Usage) -> int:
-    details = usage.extra_fields.get("prompt_tokens_details")
-    count = details.get("cached_tokens") if isinstance(details, dict) else None
-    return count if isinstance(count, int) else 0

@@ -3,8 +3,6 @@
 A stream that a client aborts has no usage chunk, but the upstream has generated tokens all the same.
 """
 
-from collections.abc import Iterable, Sequence
-
 import msgspec
 
 from welldone.protocol.events import Json, Usage
@@ -45,6 +43,8 @@ class OutputTokenEstimator:
     def __init__(self) -> None:
         self.prompt_tokens: int = 0
         """Estimate for the request. It is made when that is sent: many answers may end at once, with long requests."""
+        self.has_long_chunks: bool = False
+        """Whether chunks are longer than their text: by log probabilities, or in events that repeat the request."""
         self.chunks: int = 0
         self.bytes: int = 0
         self._shortest_chunk = _ENVELOPE_BYTES  # most streams start with a chunk without text
@@ -57,9 +57,10 @@ class OutputTokenEstimator:
             self.chunks += chunks
             self._shortest_chunk = min(self._shortest_chunk, len(data) // chunks)
 
-    def tokens(self, *, has_logprobs: bool) -> int:
-        """Estimate the tokens: one per chunk, or more for longer chunks, unless those are long by log probabilities."""
-        text_bytes = 0 if has_logprobs else self.bytes - self.chunks * self._shortest_chunk
+    @property
+    def tokens(self) -> int:
+        """Estimate of the tokens: one per chunk, or more for longer chunks."""
+        text_bytes = 0 if self.has_long_chunks else self.bytes - self.chunks * self._shortest_chunk
         return max(self.chunks, text_bytes // _TOKEN_BYTES)
 
 
@@ -80,23 +81,20 @@ class TokenCost(msgspec.Struct):
             counted = max(counted, self.prompt_tokens + self.completion_tokens)
         return self.wasted_tokens + counted
 
-    def add_incomplete(
-        self, outputs: Iterable[tuple[int, OutputTokenEstimator]], bodies: Sequence[Json], *, is_same_dialect: bool
-    ) -> None:
-        """Add attempts without usage, each with the index of its body and its output."""
-        for part, output in outputs:
-            self.prompt_tokens += output.prompt_tokens
-            self.completion_tokens += output.tokens(has_logprobs=is_same_dialect or _has_logprobs(bodies[part]))
+    def add_incomplete(self, output: OutputTokenEstimator) -> None:
+        """Add an attempt without usage."""
+        self.prompt_tokens += output.prompt_tokens
+        self.completion_tokens += output.tokens
 
-    def add_continued(self, output: OutputTokenEstimator, body: Json) -> None:
+    def add_continued(self, output: OutputTokenEstimator) -> None:
         """Add the output of a failed attempt that another one continues."""
-        self.completion_tokens += output.tokens(has_logprobs=_has_logprobs(body))
+        self.completion_tokens += output.tokens
 
-    def add_wasted(self, output: OutputTokenEstimator, body: Json, *, is_same_dialect: bool) -> None:
+    def add_wasted(self, output: OutputTokenEstimator) -> None:
         """Add a failed attempt that is retried."""
-        self.wasted_tokens += output.prompt_tokens + output.tokens(has_logprobs=is_same_dialect or _has_logprobs(body))
+        self.wasted_tokens += output.prompt_tokens + output.tokens
 
 
-def _has_logprobs(body: Json) -> bool:
-    """Whether chunks are longer than their text; events of same-dialect streams, which repeat the request, are too."""
+def has_logprobs(body: Json) -> bool:
+    """Whether a request is for log probabilities."""
     return any(body.get(name) not in (None, False) for name in ("logprobs", "top_logprobs"))
