@@ -14,7 +14,7 @@ install = $(if $(shell command -v uv),uv pip install --quiet --python $(1)/bin/p
 # Container images often disable the bytecode cache, which makes each program start about a second slower.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help serve test durations test-more golden test-all packages test-package engine test-engine test-scale test-vllm check lint types contracts audit \
+.PHONY: help serve test durations test-more golden test-all packages test-package engine test-engine test-scale test-vllm check lint code-lines types contracts audit \
 	docs docs-check docs-site format clients web-types matrix faults bench bench-instructions bench-calls bench-serve bench-gateway bench-scale bench-tool \
 	bench-page shots servers resolve lock lock-servers clean
 
@@ -79,9 +79,13 @@ resolve: .venv-pip/.ready ## check that the oldest pip that the README names can
 	set -e; for lock in $(LOCKS); do \
 		.venv-pip/bin/python -m pip install -qq --dry-run --ignore-installed --require-hashes -r $$lock; done
 
-lint: .venv/.dev ## check formatting and lint rules
+lint: .venv/.dev ## check formatting, lint rules and that no package has grown
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python tools/code_lines.py
+
+code-lines: .venv/.serve ## record the code lines of each package in pyproject.toml
+	$(BIN)/python tools/code_lines.py --update
 
 types: .venv/.dev $(WEB)/node_modules/.ready ## run mypy in strict mode, and pyright on the public types (needs npm)
 	$(BIN)/mypy
