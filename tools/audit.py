@@ -26,10 +26,42 @@ LOOKUP_S = 30.0
 """Timeout of pip-audit. Its service answers within seconds if it is reachable."""
 _PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[a-z0-9,-]+\])?==(\S+?)(?: ; (.+))?")
 _HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
+DIRECT = {
+    "msgspec": (
+        "0.5",
+        "JSON and its types",
+        "one Struct gives decoding, limits, error texts, JSON schema and documents",
+    ),
+    "httptools": ("1.7", "HTTP/1.1 parser", "it is llhttp, the strict parser of Node, in C"),
+    "prometheus-client": ("0.2", "metrics", "registry, text format and escaping are those that Prometheus tests"),
+    "rich": ("6", "progress bar of `welldone pull`", "it knows terminals of any width, pipes and redraws"),
+    "uvloop": ("14", "event loop", "it is libuv, and asyncio's own loop has no faster form"),
+    "websockets": ("0.8", "frames of WebSockets", "it does no I/O and needs no other package; wsproto needs h11"),
+    "xllamacpp": ("106", "llama.cpp as an engine", "a wheel needs no compiler, and no download but the package index"),
+    "huggingface-hub": ("22", "models of the hub", "resuming, locks, checksums and mirrors are its job"),
+    "tokenizers": ("34", "tokens of a load test", "it counts with the tokenizer of the model, not by an estimate"),
+    "redis": ("2.6", "limits and streams of several front ends", "it knows the protocol, TLS and lost connections"),
+    "opentelemetry-sdk": ("1.7", "traces", "operators configure its sampling and batches by `OTEL_*`"),
+    "opentelemetry-exporter-otlp-proto-http": ("6", "sends traces", "it encodes OTLP, and needs no gRPC"),
+    "ray": ("500", "`welldone scale`", "it places replicas on machines and restarts them"),
+}
+"""Dependencies of pyproject.toml: MB with its own dependencies, what each does, and why it beats code of our own."""
 _HEAD = """# Dependencies
 
-The core depends only on msgspec. This table lists the dependencies of a server with local models, including indirect
-ones. Each is pinned with the hashes of its files in `requirements/serve.txt`; `make audit` verifies that.
+The core depends only on msgspec; the others belong to extras. Sizes are those of the installed package with all that
+it needs, on x86-64 Linux.
+
+| library | licence | MB | for | better than code of our own, since |
+|---|---|--:|---|---|
+"""
+_ALL_HEAD = """
+What was measured about the HTTP server and client, JSON and tables of the command line is in decisions
+[9](decisions/009-own-http-client.md), [11](decisions/011-msgspec-only.md) and
+[27](decisions/027-command-line-without-libraries.md).
+
+## All packages of a server with local models
+
+Also indirect ones. Each is pinned with the hashes of its files in `requirements/serve.txt`; `make audit` verifies that.
 
 | package | version | licence, or platform marker | required by |
 |---|---|---|---|
@@ -161,7 +193,11 @@ def render(pins: list[Pin]) -> str:
         f"| {pin.name} | {pin.version} | {licence(pin.name) or pin.marker} | {', '.join(pin.needed_by)} |\n"
         for pin in pins
     ]
-    return _HEAD + "".join(rows)
+    reasons = [
+        f"| {name} | {licence(name) or 'Apache-2.0'} | {size} | {use} | {reason} |\n"
+        for name, (size, use, reason) in DIRECT.items()
+    ]
+    return _HEAD + "".join(reasons) + _ALL_HEAD + "".join(rows)
 
 
 def render_vendored(manifests: tuple[Path, ...]) -> str:

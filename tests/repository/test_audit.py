@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,13 @@ msgspec==1.0 \\
 def test_a_pin_is_read_with_its_hashes_and_dependents() -> None:
     assert audit.read_pins(FILE) == [audit.Pin("msgspec", "1.0", "", 2, ("welldone", "yarl"))]
     assert list(audit.pin_problems("x.txt", FILE)) == []
+
+
+def test_each_dependency_of_the_package_has_a_reason() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = [line for lines in project["optional-dependencies"].values() for line in lines]
+    names = {re.split(r"[\[><=;]", line)[0].replace("_", "-") for line in [*project["dependencies"], *extras]}
+    assert names - {"welldone"} == audit.DIRECT.keys()
 
 
 @table(
