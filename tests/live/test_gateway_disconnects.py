@@ -67,7 +67,7 @@ def test_disconnected_clients_leave_no_task_behind(tmp_path: Path) -> None:
                     await mock.wait_until(lambda: bool(mock.requests) and mock.requests[-1].end == "running")
                 writer.transport.abort()
                 await mock.wait_until(lambda: all(request.end == "left" for request in mock.requests))
-            while serving.response_tasks() or len(asyncio.all_tasks()) > before:  # noqa: ASYNC110 - no event to wait for
+            while serving.answers() or len(asyncio.all_tasks()) > before:  # noqa: ASYNC110 - no event to wait for
                 await asyncio.sleep(0)
 
     run(work())

@@ -16,7 +16,7 @@ from welldone.http.client import fetch
 from welldone.mock.script import CHUNK_TEMPLATE, MockChunk, MockReply, MockScript
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace, read_capture
-from welldone.server.generation.response_task import ResponseTask
+from welldone.server.generation.answer import Answer
 from welldone.server.inspector.assets import StaticSite
 from welldone.server.server import Server
 
@@ -113,9 +113,9 @@ class RunningServer:
         writer.write((head + headers).encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         return reader, writer
 
-    def response_tasks(self) -> list[ResponseTask]:
+    def answers(self) -> list[Answer]:
         """The responses in progress."""
-        return list(self.server.routes.response_tasks)
+        return list(self.server.routes.answers)
 
     async def engine_requests(self) -> list[dict[str, Any]]:
         """The requests that the engine has received."""

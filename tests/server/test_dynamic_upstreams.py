@@ -72,7 +72,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 async def until_waiting(serving: Cluster) -> None:
     """Wait until a request waits for a replica."""
-    await until(lambda: bool(serving.response_tasks()))
+    await until(lambda: bool(serving.answers()))
     for _ in range(20):  # loop iterations before the request waits
         await asyncio.sleep(0)
 
@@ -396,7 +396,7 @@ def test_a_client_that_disconnects_while_waiting_is_cleaned_up(tmp_path: Path) -
             _, writer = await serving.send(STREAM)
             await until_waiting(serving)
             writer.close()
-            await until(lambda: not serving.response_tasks())
+            await until(lambda: not serving.answers())
             assert serving.running == 0
             serving.add(0)
             assert (await serving.post(CHAT)).status == 200

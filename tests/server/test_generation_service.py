@@ -52,6 +52,6 @@ def test_a_response_that_fails_to_start_is_not_counted_as_active() -> None:
         with pytest.raises(ZeroDivisionError):
             await generator.generate(RequestContext(call, "req_1", 0.0, {}), backend, order)
         assert b"welldone_active_streams 0.0" in metrics.render()[1]
-        assert generator.tasks == set()
+        assert generator.answers == set()
 
     run(work())

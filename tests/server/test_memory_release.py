@@ -14,8 +14,8 @@ from welldone.gateway.errors import ApiError
 from welldone.mock.faults import error_reply
 from welldone.mock.script import HELLO_REPLY
 from welldone.protocol.pipeline import StreamPipeline
+from welldone.server.generation.answer import Answer
 from welldone.server.generation.pipelines import GenerationRequest
-from welldone.server.generation.response_task import ResponseTask
 
 pytestmark = pytest.mark.tier3
 
@@ -35,7 +35,7 @@ TAKEN = {
     "/api/chat": ("model", "messages"),
 }
 """The fields of `PASSED` that a path accepts."""
-OURS = (ResponseTask, StreamPipeline, GenerationRequest)
+OURS = (Answer, StreamPipeline, GenerationRequest)
 """The objects of a request, each of which references its text."""
 
 

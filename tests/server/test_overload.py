@@ -33,7 +33,7 @@ def test_a_server_at_its_connection_limit_rejects_requests_and_stays_healthy(tmp
             assert (await serving.get("/health")).status == 200
             assert (await serving.get("/")).status == 200
             writer.close()
-            while serving.response_tasks():
+            while serving.answers():
                 await serving.get("/health")
             assert (await serving.post()).status == 200
 
@@ -51,7 +51,7 @@ def test_a_server_over_its_body_budget_rejects_further_bodies(tmp_path: Path, mo
             assert has_retry_after(await serving.post(long))
             assert (await serving.post()).status == 200
             writer.close()
-            while serving.response_tasks():
+            while serving.answers():
                 await serving.get("/health")
             assert (await serving.post({**long, "user": "a" * 9_000})).status == 200  # the only request
 

@@ -87,7 +87,7 @@ async def restart(server: RunningServer) -> None:
 
 async def unload(server: RunningServer) -> None:
     """Unload the engine, and wait until its stream has lost it."""
-    (task,) = server.response_tasks()
+    (task,) = server.answers()
     assert (await server.post({"model": "m", "force": True}, "/models/unload")).status == 200
     await until(lambda: task.continuations.ways == ["none"])
     assert server.server.supervisor.models[0].state is ModelState.UNLOADED
@@ -111,7 +111,7 @@ def test_a_stream_goes_on_when_its_engine_is_loaded_again(
         async with serving(engine(default_model)) as server:
             expected = text_of(await server.post(STREAM))
             stream = await OpenStream.begin(server)
-            (task,) = server.response_tasks()
+            (task,) = server.answers()
             await act(server)
             reply = await stream.end()
             assert reply.findings() == []
@@ -171,7 +171,7 @@ def test_an_engine_is_not_replaced_before_the_end_of_a_stream_that_would_fail(
             model = server.server.supervisor.models[0]
             while waiting_of(model) is not Waiting.SLEEP:  # a fast engine may end its answer before the last check
                 stream = await OpenStream.begin(server, request)
-                (task,) = server.response_tasks()
+                (task,) = server.answers()
                 found.has_begun = True
                 reply = await stream.end()
                 assert reply.findings() == []
@@ -256,9 +256,9 @@ def test_a_replica_that_stops_hands_its_streams_over(default_model: Path, is_lat
             dynamic.update_replicas({first: addresses[first]})
             expected = text_of(await front.post(STREAM))
             stream = await OpenStream.begin(front)
-            (task,) = front.response_tasks()
+            (task,) = front.answers()
             waiting = asyncio.create_task(front.post({**QUESTION, "max_tokens": TOKENS}))
-            await until(lambda: len(servers[0].routes.response_tasks) == 2)
+            await until(lambda: len(servers[0].routes.answers) == 2)
             if not is_late:
                 dynamic.update_replicas(addresses)
             # Ray takes a replica out of the list when it begins to stop.

@@ -82,7 +82,7 @@ async def session(folder: Path, *replies: MockReply, **options: Any) -> AsyncIte
 
 async def until_idle(serving: Gateway) -> None:
     async with asyncio.timeout(LIMIT_S):
-        while serving.response_tasks():  # noqa: ASYNC110 - there is no event for it
+        while serving.answers():  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.005)
 
 
@@ -369,7 +369,7 @@ def test_a_slow_reader_pauses_the_generation_and_is_disconnected(tmp_path: Path)
             await client.send()
             await client.receive()
             client.socket.transport.pause_reading()
-            (task,) = serving.response_tasks()
+            (task,) = serving.answers()
             async with asyncio.timeout(LIMIT_S):
                 while not task.client.has_backpressure:  # noqa: ASYNC110 - there is no event for it
                     await asyncio.sleep(0.005)
@@ -389,7 +389,7 @@ def test_a_client_that_leaves_ends_the_generation(is_closing: bool, tmp_path: Pa
         async with session(tmp_path, HANGING) as (serving, client):
             await client.send()
             await client.receive()
-            assert serving.response_tasks()
+            assert serving.answers()
             if is_closing:
                 await client.socket.close()
             else:

@@ -320,7 +320,7 @@ def test_a_stream_without_readers_expires_and_its_generation_ends(tmp_path: Path
             await first.lose()
             await upstream.disconnected.wait()
             assert await failed(gate, first.stream_id, 3) == (404, "stream_not_found")
-            assert gate.response_tasks() == []
+            assert gate.answers() == []
             upstream.disconnected.clear()
             await upstream.allow_all()
             ended = await start(gate)
@@ -360,7 +360,7 @@ def test_a_client_that_leaves_before_the_stream_is_open_ends_the_generation(tmp_
             await wait_until(lambda: upstream.request_count)
             writer.transport.abort()
             await upstream.disconnected.wait()
-            await wait_until(lambda: not gate.response_tasks())
+            await wait_until(lambda: not gate.answers())
             assert "welldone_resumable_streams 0.0" in await metrics(gate)
             assert await reader.read() == b""
 
@@ -448,7 +448,7 @@ def test_a_full_stream_without_a_reader_waits_and_ends(tmp_path: Path) -> None:
             await first.lose()
             await upstream.allow_all()
             await upstream.disconnected.wait()
-            await wait_until(lambda: not gate.response_tasks())
+            await wait_until(lambda: not gate.answers())
             rest = await resume(gate, first.stream_id, 1)
             await rest.read_all()
             assert not rest.is_complete  # the connection is reset: there was more
@@ -577,6 +577,6 @@ def test_at_shutdown_the_generation_ends_with_an_error_event(tmp_path: Path) -> 
                 events = await one.read_all()
                 assert one.is_complete
                 assert b'"code":"shutting_down"' in events[-2]
-            assert gate.response_tasks() == []
+            assert gate.answers() == []
 
     run(work())

@@ -483,7 +483,7 @@ def test_a_disconnected_client_frees_the_upstream_and_nothing_is_stored(dialect:
             writer.transport.abort()
             upstream = serving.upstreams[0]
             await upstream.wait_until(lambda: any(one.end == "left" for one in upstream.requests))
-            assert serving.response_tasks() == []
+            assert serving.answers() == []
             assert (await serving.get("/v1/responses/resp_up")).status == 404
             assert 'welldone_upstream_running{upstream="a"} 0.0' in (await serving.get("/metrics")).body.decode()
 

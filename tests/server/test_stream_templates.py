@@ -67,9 +67,9 @@ def test_the_second_stream_follows_the_template_of_the_first(tmp_path: Path) -> 
         async with gateway(tmp_path, [HELLO_REPLY, LATER, hanging]) as serving:
             assert [(await serving.post(STREAM)).body.count(b"chatcmpl-2") for _ in range(2)] == [0, 3]
             _, writer = await serving.send(STREAM)
-            while not any(task.times.ttft_s is not None for task in serving.response_tasks()):
+            while not any(task.times.ttft_s is not None for task in serving.answers()):
                 await serving.get("/health")
-            (task,) = serving.response_tasks()
+            (task,) = serving.answers()
             assert task._templated is not None
             assert task.pipeline.part_state(0).name == "ANSWERING"
             assert not task._templated is not None

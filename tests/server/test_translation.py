@@ -339,7 +339,7 @@ def test_a_disconnected_client_frees_the_upstream(path: str, tmp_path: Path) -> 
             writer.transport.abort()
             upstream = serving.upstreams[0]
             await upstream.wait_until(lambda: any(one.end == "left" for one in upstream.requests))
-            assert serving.response_tasks() == []
+            assert serving.answers() == []
             assert 'welldone_upstream_running{upstream="a"} 0.0' in (await serving.get("/metrics")).body.decode()
 
     run(work())
@@ -402,6 +402,6 @@ def test_a_background_response_can_be_cancelled_or_deleted(action: str, tmp_path
             else:
                 await serving.server.stop()
             await upstream.wait_until(lambda: upstream.requests[-1].end == "left")
-            assert serving.response_tasks() == []
+            assert serving.answers() == []
 
     run(work())

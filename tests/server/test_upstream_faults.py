@@ -22,7 +22,7 @@ from welldone.protocol import pipeline, sse
 from welldone.protocol.catalog import Severity
 from welldone.protocol.envelope import Endpoint
 from welldone.rules.judge import judge
-from welldone.server.generation import attempt, response_task
+from welldone.server.generation import answer, attempt
 
 STREAM = {**CHAT, "stream": True}
 BOTH = table("request_body", [STREAM, CHAT], ids=["stream", "whole"])
@@ -219,7 +219,7 @@ ENDLESS = {
 def test_an_endless_stream_is_limited_for_a_whole_reply(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(response_task, "_BUFFERED_LIMIT_BYTES", 2**18)
+    monkeypatch.setattr(answer, "_BUFFERED_LIMIT_BYTES", 2**18)
     monkeypatch.setattr(attempt, "STEPWISE_LIMIT_BYTES", 2**18)
     reply, code = ENDLESS[name]
 

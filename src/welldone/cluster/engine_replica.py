@@ -50,7 +50,7 @@ class EngineReplica:
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Return the number of answers in progress and queued."""
-        return {STREAMS_METRIC: float(len(self._server.routes.response_tasks))}
+        return {STREAMS_METRIC: float(len(self._server.routes.answers))}
 
     async def check_health(self) -> None:
         """Raise an error if the engine cannot be restarted: Ray then replaces this replica."""

@@ -30,10 +30,10 @@ from welldone.server.api.response_socket import ResponseSockets
 from welldone.server.api.response_store import ResponseStore, SharedResponses
 from welldone.server.api.responses import ResponsesApi
 from welldone.server.context import RequestContext, Route, RouteHandler, json_response, random_hex
+from welldone.server.generation.answer import Answer
 from welldone.server.generation.mirror import KEPT_COMPARISONS
 from welldone.server.generation.passthrough import PASSTHROUGH_ENDPOINTS, LocalHandler, PassthroughApi
 from welldone.server.generation.pipelines import GenerationRequest
-from welldone.server.generation.response_task import ResponseTask
 from welldone.server.generation.service import GenerationService
 from welldone.server.generation.targets import BackendResolver
 from welldone.server.inspector.api import InspectorApi, download_routes, inspector_routes, wildcard_path
@@ -103,9 +103,9 @@ class Routes:
         self._routes = {path: msgspec.structs.replace(route, path=path) for path, route in self._routes.items()}
 
     @property
-    def response_tasks(self) -> set[ResponseTask]:
+    def answers(self) -> set[Answer]:
         """The responses in progress."""
-        return self._generator.tasks
+        return self._generator.answers
 
     @property
     def methods_by_path(self) -> dict[str, tuple[str, ...]]:
@@ -182,7 +182,7 @@ class Routes:
 
     def abort_all(self) -> None:
         """End all running requests with an error, now."""
-        for response in tuple(self.response_tasks):
+        for response in tuple(self.answers):
             response.abort(shutting_down())
         for handler in tuple(self._running_handlers):
             handler.cancel()

@@ -35,7 +35,7 @@ from welldone.server.parts import InspectorServices, ServerParts
 from welldone.server.reload import NewConfig, ReloadResult
 from welldone.server.routes import Routes
 
-_UNREAD_MARGIN_S = 60.0  # beyond the write timeout of a response task, which closes the stream first and logs why
+_UNREAD_MARGIN_S = 60.0  # beyond the write timeout of a response, which closes the stream first and logs why
 _ABORT_GRACE_S = 2.0  # to send the error events of aborted responses
 _ENGINES_STOP_S = 15.0  # an engine is killed 5 s after SIGTERM
 

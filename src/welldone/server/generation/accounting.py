@@ -7,8 +7,8 @@ from welldone.protocol.continuation import ContinuationWay
 from welldone.protocol.events import Usage
 from welldone.server.access.limits import RateLimiter
 from welldone.server.context import RequestContext
+from welldone.server.generation.answer import Answer
 from welldone.server.generation.client_stream import ResponseState
-from welldone.server.generation.response_task import ResponseTask
 from welldone.server.observe.metrics import Metrics
 from welldone.server.observe.timing import StreamTimes
 from welldone.server.observe.tracing import AnswerFacts
@@ -20,7 +20,7 @@ class Accounting(NamedTuple):
     metrics: Metrics
     limits: RateLimiter
 
-    def end(self, ctx: RequestContext, model: str, times: StreamTimes, answer: ResponseTask | None) -> None:
+    def end(self, ctx: RequestContext, model: str, times: StreamTimes, answer: Answer | None) -> None:
         """Record an answer at its end: repairs, times, tokens and failure. None if it could not begin."""
         metrics = self.metrics
         if answer is not None and answer.error is None:  # the model exists

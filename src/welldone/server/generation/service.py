@@ -1,4 +1,4 @@
-"""Generation of responses for all dialects: validation for the backend, and the response task."""
+"""Generation of responses for all dialects: validation for the backend, and the answer to each request."""
 
 import asyncio
 from functools import partial
@@ -17,8 +17,8 @@ from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
 from welldone.server.context import RequestContext, check_encoding
 from welldone.server.generation.accounting import Accounting
+from welldone.server.generation.answer import Answer
 from welldone.server.generation.pipelines import GenerationRequest
-from welldone.server.generation.response_task import ResponseTask
 from welldone.server.inspector.captures import CAPTURE_HEADER, StreamCapture
 from welldone.server.parts import ServerParts
 from welldone.server.requests.chat import read_chat, read_completions
@@ -33,7 +33,7 @@ class GenerationService:
     """Generates responses."""
 
     def __init__(self, parts: ServerParts, resume: ResumeService | None = None) -> None:
-        self.tasks: set[ResponseTask] = set()
+        self.answers: set[Answer] = set()
         """Responses in progress."""
         self._accounting = Accounting(parts.metrics, parts.limits)
         self._resume = resume
@@ -86,7 +86,7 @@ class GenerationService:
                 ctx.log_fields["ignored_fields"] = request.ignored_fields
             if len(request.bodies) > 1:
                 self._parts.limits.charge_requests(ctx.principal, len(request.bodies) - 1)
-            return await self._run_task(ctx, backend, gen_request, request, capture)
+            return await self._answer(ctx, backend, gen_request, request, capture)
         except ApiError as error:
             rename_error_param(error, gen_request.field_names)
             if capture is not None:
@@ -96,7 +96,7 @@ class GenerationService:
             if capture is not None:
                 capture.end()
 
-    async def _run_task(
+    async def _answer(
         self,
         ctx: RequestContext,
         backend: LocalBackend | UpstreamBackend,
@@ -107,9 +107,9 @@ class GenerationService:
         model = backend.model if isinstance(backend, LocalBackend) else None
         is_known = model is None or model.capabilities is not None
         times = self._parts.metrics.begin_stream()
-        task: ResponseTask | None = None
+        answer: Answer | None = None
         try:
-            task = ResponseTask(
+            answer = Answer(
                 ctx,
                 backend,
                 gen_request,
@@ -120,19 +120,19 @@ class GenerationService:
                 reread_request=None if is_known else partial(_read_request, gen_request, backend),
                 capture=capture,
             )
-            self.tasks.add(task)
+            self.answers.add(answer)
             if isinstance(ctx.request, DetachedRequest):
-                ctx.request.events.abort = task.abort
+                ctx.request.events.abort = answer.abort
             if model is None:
-                return await task.run()
+                return await answer.run()
             with model.in_use():
-                return await task.run()
+                return await answer.run()
         finally:
-            if task is not None:
-                self.tasks.discard(task)
-            self._accounting.end(ctx, backend.name, times, task)
-            if task is not None and gen_request.on_end is not None:
-                gen_request.on_end(task.pipeline.final_object)
+            if answer is not None:
+                self.answers.discard(answer)
+            self._accounting.end(ctx, backend.name, times, answer)
+            if answer is not None and gen_request.on_end is not None:
+                gen_request.on_end(answer.pipeline.final_object)
 
 
 def _is_event_stream(gen_request: GenerationRequest) -> bool:

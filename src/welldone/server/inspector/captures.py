@@ -197,7 +197,7 @@ class StreamCapture:
         """Approximate memory."""
         return self._pending_bytes + self._unfed_bytes + self._steps_bytes + self._request_bytes
 
-    # Called by the response task.
+    # Called by the answer.
 
     def pipeline_created(self, factory: PipelineFactory) -> None:
         """Record a new pipeline. It replaces an earlier one, whose output is dropped."""

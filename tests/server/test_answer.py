@@ -388,10 +388,10 @@ def test_an_internal_error_still_ends_the_stream(tmp_path: Path) -> None:
     async def work() -> RecordedReply:
         async with run_server(tmp_path, MockReply((ROLE, HELLO), end="hang")) as serving:
             request_task = asyncio.create_task(serving.post(STREAM))
-            while not any(answer.times.ttft_s is not None for answer in serving.response_tasks()):
+            while not any(answer.times.ttft_s is not None for answer in serving.answers()):
                 await serving.engine_requests()
             await serving.engine_requests()
-            (answer,) = serving.response_tasks()
+            (answer,) = serving.answers()
             answer.pipeline = _Broken(Endpoint.CHAT, fallback=Envelope("chatcmpl-1", 1, "m"))
             answer.abort(ApiError(500, "broken", code="internal_error"))
             return await request_task
@@ -415,9 +415,9 @@ def test_an_internal_error_while_reading_ends_the_stream(tmp_path: Path, caplog:
         async with gated_gateway(tmp_path, upstream) as serving:
             request_task = asyncio.create_task(serving.post(STREAM))
             await upstream.allow(2)
-            while not any(answer.times.ttft_s is not None for answer in serving.response_tasks()):
+            while not any(answer.times.ttft_s is not None for answer in serving.answers()):
                 await serving.get("/health")
-            (answer,) = serving.response_tasks()
+            (answer,) = serving.answers()
             answer.pipeline = _Unreadable(Endpoint.CHAT, fallback=Envelope("chatcmpl-1", 1, "m"))
             await upstream.allow(1)
             await upstream.disconnected.wait()

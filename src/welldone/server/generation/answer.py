@@ -1,4 +1,4 @@
-"""Production of one response: the attempts at its parts, and the stream to the client.
+"""One answer: the attempts at its parts, their recovery, and its result. `ClientStream` sends it.
 
 The handler's task sleeps most of the time: the callbacks of the attempts forward the bytes from socket to socket. It
 wakes to open the stream, to send keep-alives, to wait for a slow client, and at the end.
@@ -86,8 +86,8 @@ _WAITING, _STARTED, _SENDING, _COMPLETE, _FAILED = ResponseState
 _RECEIVING, _HAS_EVENT, _GENERATING = tuple(AttemptStage)[2:]
 
 
-class ResponseTask:
-    """The production of one response."""
+class Answer:
+    """The answer to one request."""
 
     def __init__(
         self,
@@ -663,7 +663,7 @@ class ResponseTask:
 
 
 def _make_configured(factory: Callable[[], AnyPipeline], options: RepairOptions) -> StreamPipeline:
-    """Make the pipeline of a stream that is one part. Not a method: a reference to the task would be a cycle."""
+    """Make the pipeline of a stream that is one part. Not a method: a reference to the answer would be a cycle."""
     pipeline = factory()
     assert isinstance(pipeline, StreamPipeline)
     pipeline.configure(0, options)
