@@ -159,7 +159,7 @@ STATEMENTS: dict[str, list[tuple[str, *tuple[Value, ...]]]] = {
     "docs/dialects.md": [
         ("every {} time in a row a `keepalive`", emitter._COMMENTS_LIMIT + 1),
         ("Up to {} messages wait", "http.websocket._QUEUE_LIMIT"),
-        ("remembers {} ids", "server.api.response_owners.MAX_IDS"),
+        ("remembers {} ids", "server.api.response_store.MAX_IDS"),
         ("so the default is {} |", "server.requests.chat_to_messages.DEFAULT_MAX_TOKENS"),
     ],
     "docs/docker.md": [
@@ -244,8 +244,8 @@ STATEMENTS: dict[str, list[tuple[str, *tuple[Value, ...]]]] = {
         ("| `{word}` (default) | |", "log_format"),
         ("| `--tracing {word}` (default) |", "tracing"),
         ("Lists have {} items", "server.observe.short_line._LISTED"),
-        ("Every {} there is one more line", "server.observe.repair_summary.INTERVAL_S"),
-        ("the {} most frequent rules", "server.observe.repair_summary._RULES"),
+        ("Every {} there is one more line", "server.observe.counters.INTERVAL_S"),
+        ("the {} most frequent rules", "server.observe.counters._RULES"),
         ("at most once in {}.", "server.observe.otel._REPORT_S"),
         ("exported for up to {}.", "server.observe.otel._CLOSE_S"),
         ("longer than {} characters", "server.observe.tracing._TRACESTATE_LIMIT"),
@@ -269,7 +269,7 @@ STATEMENTS: dict[str, list[tuple[str, *tuple[Value, ...]]]] = {
     ],
     "docs/resume.md": [
         ("besides {} of each running one", "server.resume.streams._UNREAD_BYTES"),
-        ("takes at most {} at once", "server.resume.events.BATCH_BYTES"),
+        ("takes at most {} at once", "server.resume.streams.BATCH_BYTES"),
         ("A copy is {} behind", "server.resume.sources._COPY_INTERVAL_S"),
         ("writes to its copies at least every {}, and", "server.resume.sources.HEARTBEAT_S"),
         ("counts as dead after {} without a write", "server.resume.sources.DEAD_S"),
@@ -298,7 +298,7 @@ STATEMENTS: dict[str, list[tuple[str, *tuple[Value, ...]]]] = {
     ],
     "docs/troubleshooting.md": [
         ("is shorter than {} characters", "http.redaction.MIN_KEY_LENGTH"),
-        ("more than {} of bodies", "server.body_budget.BODY_BUDGET_BYTES"),
+        ("more than {} of bodies", "server.parts.BODY_BUDGET_BYTES"),
         ("`was not ready within {}`", "config.model.LOAD_TIMEOUT_S"),
         ("for a `command` the default is {} |", "config.model.COMMAND_LOAD_TIMEOUT_S"),
         ("the head arrives after {}, tokens", "early_s"),

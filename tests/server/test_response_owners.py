@@ -15,7 +15,7 @@ from tests.table import table
 from welldone.config.server import KeySettings
 from welldone.http.shared_memory import SharedNumbers, WorkerLoads
 from welldone.mock.script import MockReply, json_reply
-from welldone.server.api.response_owners import UpstreamIdOwners, state_references
+from welldone.server.api.response_store import UpstreamIdOwners, state_references
 from welldone.server.observe.metrics import Metrics
 from welldone.server.observe.workers import Worker, WorkerSync
 

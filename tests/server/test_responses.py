@@ -14,8 +14,7 @@ from welldone.config.server import ServeSettings
 from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.gateway.errors import ApiError
 from welldone.http.messages import HttpRequest, HttpResponse
-from welldone.server.api.response_owners import UpstreamIdOwners
-from welldone.server.api.response_store import ResponseStore
+from welldone.server.api.response_store import ResponseStore, UpstreamIdOwners
 from welldone.server.api.responses import ResponsesApi
 from welldone.server.context import RequestContext
 from welldone.server.generation.pipelines import GenerationRequest

@@ -25,9 +25,8 @@ from welldone.server.api.embeddings import EmbeddingsApi
 from welldone.server.api.keys import KeysApi
 from welldone.server.api.models import ModelsApi
 from welldone.server.api.openapi import openapi_document
-from welldone.server.api.response_owners import UpstreamIdOwners
 from welldone.server.api.response_socket import ResponseSockets
-from welldone.server.api.response_store import ResponseStore, SharedResponses
+from welldone.server.api.response_store import ResponseStore, SharedResponses, UpstreamIdOwners
 from welldone.server.api.responses import ResponsesApi
 from welldone.server.context import RequestContext, Route, RouteHandler, json_response, random_hex
 from welldone.server.generation.answer import Answer

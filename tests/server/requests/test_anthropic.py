@@ -13,9 +13,9 @@ from welldone.gateway.errors import ApiError, ErrorFormat, invalid_request
 from welldone.protocol.events import Json
 from welldone.schemas.anthropic import AnthropicRequest
 from welldone.schemas.fields import FieldHandling, describe_fields
-from welldone.server.requests.anthropic import AnthropicTranslation, anthropic_to_chat
+from welldone.server.requests.anthropic import anthropic_to_chat
 from welldone.server.requests.chat import read_chat
-from welldone.server.requests.fields import rename_error_param
+from welldone.server.requests.fields import ChatTranslation, rename_error_param
 from welldone.server.requests.upstream_body import read_upstream_request
 
 IMAGE = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
@@ -54,7 +54,7 @@ def read(
     ignores_tools: bool = False,
     is_count_only: bool = False,
     **body: Any,  # noqa: ANN401 - any body
-) -> AnthropicTranslation:
+) -> ChatTranslation:
     whole = {"model": "m", "max_tokens": 10, "messages": [user("Hi")], **body}
     return anthropic_to_chat(whole, kind, ignores_unknown_tools=ignores_tools, is_count_only=is_count_only)
 

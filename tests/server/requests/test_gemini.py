@@ -10,9 +10,8 @@ from tests.table import table
 from welldone.gateway.errors import ApiError
 from welldone.protocol.events import Json
 from welldone.server.requests.chat import read_chat
-from welldone.server.requests.fields import rename_error_param
+from welldone.server.requests.fields import ChatTranslation, rename_error_param
 from welldone.server.requests.gemini import (
-    GeminiTranslation,
     counted_request,
     gemini_to_chat,
     openapi_to_json_schema,
@@ -41,7 +40,7 @@ def answer(name: str = "weather", response: object = None, **more: object) -> Js
 HI = user({"text": "Hi"})
 
 
-def read(kind: str = "llamacpp", /, *, ignores_tools: bool = False, **body: Any) -> GeminiTranslation:  # noqa: ANN401 - any body
+def read(kind: str = "llamacpp", /, *, ignores_tools: bool = False, **body: Any) -> ChatTranslation:  # noqa: ANN401 - any body
     whole = read_gemini_body({"contents": [HI], **body})
     return gemini_to_chat(whole, kind, model="m", ignores_unknown_tools=ignores_tools)
 
@@ -84,7 +83,7 @@ def test_names_may_be_in_snake_case_except_those_of_the_client() -> None:
         tools=[{"function_declarations": [{"name": "f", "parameters_json_schema": {"properties": {"my_city": {}}}}]}],
         tool_config={"function_calling_config": {"mode": "ANY"}},
     )
-    assert body.shows_thoughts
+    assert body.shows_reasoning
     assert body.chat["max_tokens"] == 5
     assert body.chat["tool_choice"] == "required"
     assert body.chat["tools"][0]["function"]["parameters"] == {"properties": {"my_city": {}}}

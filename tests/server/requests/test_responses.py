@@ -10,14 +10,15 @@ from tests.table import table
 from welldone.gateway.errors import ApiError
 from welldone.protocol.json_budget import run_to_completion
 from welldone.server.requests.chat import read_chat
-from welldone.server.requests.compaction import encode_summary, replace_own_summaries
 from welldone.server.requests.fields import rename_error_param
 from welldone.server.requests.response_items import (
     REFERENCES_LIMIT,
     complete_item,
+    encode_summary,
     items_to_messages,
     raw_input_items,
     read_input_items,
+    replace_own_summaries,
 )
 from welldone.server.requests.responses import (
     ResponsesTranslation,

@@ -27,10 +27,9 @@ from welldone.protocol.envelope import ID_PREFIX, Endpoint
 from welldone.protocol.events import Json
 from welldone.protocol.json_budget import run_to_completion
 from welldone.server.requests.anthropic import anthropic_to_chat
-from welldone.server.requests.compaction import encode_summary
 from welldone.server.requests.fields import read_body
 from welldone.server.requests.gemini import counted_request, gemini_to_chat, read_gemini_body
-from welldone.server.requests.response_items import read_input_items
+from welldone.server.requests.response_items import encode_summary, read_input_items
 from welldone.server.requests.responses import responses_to_chat
 
 DEFAULT_TEXT = "Hello! How can I help you today?"
@@ -216,7 +215,7 @@ class ReferenceServer(MockResponder):
         if is_count:
             return json_reply({"totalTokens": self.count_chat(request)})
         is_array = is_stream and parse_qs(http_request.path.partition("?")[2]).get("alt") != ["sse"]
-        dialect = (GeminiArrayDialect if is_array else GeminiDialect)(includes_thoughts=found.shows_thoughts)
+        dialect = (GeminiArrayDialect if is_array else GeminiDialect)(includes_thoughts=found.shows_reasoning)
         return self.chat(request, dialect=dialect)
 
     def _json_body(self, http_request: MockHttpRequest) -> Json:

@@ -18,6 +18,7 @@ from welldone.http.messages import HttpResponse
 from welldone.protocol.deltas import REASONING_FIELDS
 from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect
+from welldone.protocol.dialects.base import Dialect
 from welldone.protocol.dialects.gemini.objects import METHOD_PATH
 from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect
 from welldone.protocol.dialects.ollama import OllamaDialect
@@ -165,6 +166,20 @@ _BETA_HEADER = "anthropic-beta"
 _HEADER_LIMIT = 2_048  # characters; Claude Code lists a dozen betas in 300
 
 
+def _translated_request(
+    ctx: RequestContext, translation: fields.ChatTranslation, request_id: str, dialect: Dialect
+) -> GenerationRequest:
+    if translation.ignored_tools:
+        ctx.log_fields["ignored_tools"] = translation.ignored_tools
+    return GenerationRequest(
+        body=translation.chat,
+        id=request_id,
+        dialect=dialect,
+        field_names=translation.param_names,
+        ignored_fields=translation.ignored_fields,
+    )
+
+
 class MessagesApi(DialectApi):
     """Anthropic's Messages API: `/v1/messages` and `/v1/messages/count_tokens`."""
 
@@ -186,19 +201,15 @@ class MessagesApi(DialectApi):
             return backend, GenerationRequest(
                 body=body, id=message_id, endpoint=Endpoint.MESSAGES, forwarded_headers=headers
             )
-        ignores_tools = self.settings.unknown_tools == "ignore"
         translation = anthropic_to_chat(
-            body, server_kind(backend), ignores_unknown_tools=ignores_tools, is_count_only=is_count_only
+            body,
+            server_kind(backend),
+            ignores_unknown_tools=self.settings.unknown_tools == "ignore",
+            is_count_only=is_count_only,
         )
-        chat = translation.chat
-        if ignores_tools and (ignored := len(body.get("tools") or ()) - len(chat.get("tools") or ())):
-            ctx.log_fields["ignored_tools"] = ignored
-        dialect = MessagesDialect(
-            stop_sequences=tuple(chat.get("stop") or ()), includes_thinking=translation.shows_reasoning
-        )
-        return backend, GenerationRequest(
-            body=chat, id=message_id, dialect=dialect, field_names=translation.param_names
-        )
+        stops = tuple(translation.chat.get("stop") or ())
+        dialect = MessagesDialect(stop_sequences=stops, includes_thinking=translation.shows_reasoning)
+        return backend, _translated_request(ctx, translation, message_id, dialect)
 
 
 def _forwarded_headers(ctx: RequestContext) -> dict[str, str]:
@@ -218,13 +229,11 @@ class GeminiApi(DialectApi):
 
     async def generate(self, ctx: RequestContext) -> HttpResponse | None:
         """POST :generateContent."""
-        backend, request = await self._prepare(ctx)
-        return await self.generator.generate(ctx, backend, request)
+        return await self.generator.generate(ctx, *await self._prepare(ctx))
 
     async def stream(self, ctx: RequestContext) -> HttpResponse | None:
         """POST :streamGenerateContent: a JSON array, or server-sent events with `alt=sse`."""
-        backend, request = await self._prepare(ctx, is_stream=True)
-        return await self.generator.generate(ctx, backend, request)
+        return await self.generator.generate(ctx, *await self._prepare(ctx, is_stream=True))
 
     async def count_tokens(self, ctx: RequestContext) -> HttpResponse:
         """POST :countTokens: the prompt tokens that usage would report."""
@@ -248,23 +257,15 @@ class GeminiApi(DialectApi):
                 body=native, id=random_hex(12), endpoint=Endpoint.GEMINI, dialect=make_dialect()
             )
         body = read_gemini_body(given)
-        ignores_tools = self.settings.unknown_tools == "ignore"
         translation = gemini_to_chat(
             counted_request(body) if is_count_only else body,
             server_kind(backend),
             model=path[1],
-            ignores_unknown_tools=ignores_tools,
+            ignores_unknown_tools=self.settings.unknown_tools == "ignore",
         )
-        if translation.ignored_tools:
-            ctx.log_fields["ignored_tools"] = translation.ignored_tools
-        chat: Json = {**translation.chat, "stream": is_stream}
-        return backend, GenerationRequest(
-            body=chat,
-            id=random_hex(12),
-            dialect=make_dialect(includes_thoughts=translation.shows_thoughts),
-            field_names=translation.param_names,
-            ignored_fields=translation.ignored_fields,
-        )
+        translation.chat["stream"] = is_stream
+        dialect = make_dialect(includes_thoughts=translation.shows_reasoning)
+        return backend, _translated_request(ctx, translation, random_hex(12), dialect)
 
 
 def _wants_events(ctx: RequestContext) -> bool:

@@ -29,14 +29,19 @@ from welldone.schemas.responses import (
 )
 from welldone.server.access.store import StoreUnavailableError
 from welldone.server.api.dialect import DialectApi, fetch_json
-from welldone.server.api.response_owners import UpstreamIdOwners, state_references
 from welldone.server.api.response_socket import SocketRequest
-from welldone.server.api.response_store import ResponseStore, SharedResponses, StoredResponse
+from welldone.server.api.response_store import (
+    ResponseStore,
+    SharedResponses,
+    StoredResponse,
+    UpstreamIdOwners,
+    state_references,
+)
 from welldone.server.context import RequestContext, json_response, random_hex
 from welldone.server.generation.pipelines import GenerationRequest
 from welldone.server.generation.service import speaks_natively
 from welldone.server.observe import log
-from welldone.server.requests import compaction, fields, response_items
+from welldone.server.requests import fields, response_items
 from welldone.server.requests import responses as requests
 from welldone.server.resume.api import DetachedRequest, ResumeService, run_detached
 from welldone.server.resume.streams import ReaderFormat, ResumableStream
@@ -194,14 +199,14 @@ class ResponsesApi(DialectApi, kw_only=True):
             await self.generator.generate(ctx, backend, gen_request)
         finally:
             gen_request.on_end = None  # a reference cycle would wait for the garbage collector
-        summary = compaction.summary_text(final)
+        summary = response_items.summary_text(final)
         if not summary:
             raise ApiError(502, "The model returned no summary of the conversation.", code="empty_summary")
         suffix = response_id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
         kept = [item for item in all_items if response_items.is_user_message(item)]
         output = [response_items.complete_item(item, f"{suffix}_{index}") for index, item in enumerate(kept)]
-        content = compaction.encode_summary(summary)
-        output.append({"id": f"cmp_{suffix}", "type": compaction.COMPACTION, "encrypted_content": content})
+        content = response_items.encode_summary(summary)
+        output.append({"id": f"cmp_{suffix}", "type": response_items.COMPACTION, "encrypted_content": content})
         compacted = {"id": response_id, "object": "response.compaction", "created_at": int(self.now())}
         return json_response({**compacted, "output": output, "usage": final["usage"]})
 
@@ -367,7 +372,7 @@ class ResponsesApi(DialectApi, kw_only=True):
         await self._check_references(ctx, body)
         out = {name: value for name, value in body.items() if name != "background"}
         if previous_id is None:
-            return compaction.replace_own_summaries(out)
+            return response_items.replace_own_summaries(out)
         previous = self.store.get(ctx.principal, previous_id)
         is_local = self.local_store.get(_local_id(ctx), previous_id) is not None
         is_foreign = await self.owners.not_owned(ctx.principal, [previous_id])
@@ -375,7 +380,7 @@ class ResponsesApi(DialectApi, kw_only=True):
         if is_local or is_foreign or not is_upstream_state:
             history = await self._history(ctx, out.pop("previous_response_id"))
             out["input"] = history + response_items.raw_input_items(body)
-        return compaction.replace_own_summaries(out)
+        return response_items.replace_own_summaries(out)
 
     async def _check_references(self, ctx: RequestContext, body: Json) -> None:
         """Reject ids of upstream state that this key did not receive, with the error for ids that do not exist."""

@@ -6,7 +6,7 @@ are rejected; details without a field of their own (a document's title, a failed
 """
 
 from itertools import groupby, takewhile
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -23,8 +23,6 @@ USER_ID_LENGTH = 64
 _COMMON_EFFORTS = ("low", "medium", "high")  # those that all servers support
 _TOOL_CHOICE_MODES = {"auto": "auto", "any": "required", "none": "none", "tool": "tool"}
 _THINKING_ON = ("enabled", "adaptive", "between_tools")
-_TEMPLATE_KWARGS_KINDS = ("llamacpp", "vllm", "sglang")
-"""Servers with `chat_template_kwargs`."""
 _CLIENT_PARAM_NAMES = {
     "stop": "stop_sequences",
     "user": "metadata.user_id",
@@ -50,17 +48,9 @@ _NamedMessage: TypeAlias = tuple[schema.AnthropicMessage, str]
 """A message and its parameter name."""
 
 
-class AnthropicTranslation(NamedTuple):
-    """A chat request, and the client's names for its fields, messages and tools."""
-
-    chat: Json
-    param_names: dict[str, str]
-    shows_reasoning: bool
-
-
 def anthropic_to_chat(
     body: Json, upstream_kind: str, *, ignores_unknown_tools: bool, is_count_only: bool = False
-) -> AnthropicTranslation:
+) -> fields.ChatTranslation:
     """Translate a request into a chat request.
 
     Args:
@@ -96,14 +86,14 @@ def anthropic_to_chat(
         if upstream_kind in ("vllm", "sglang"):
             chat |= {"continue_final_message": True, "add_generation_prompt": False}
     shows_reasoning = request.thinking is not None and request.thinking.type in _THINKING_ON
-    return AnthropicTranslation(chat, names, shows_reasoning)
+    ignored_tools = len(request.tools or ()) - len(chat.get("tools", ()))
+    return fields.ChatTranslation(chat, names, shows_reasoning, ignored_tools)
 
 
 def _sampling_fields(request: schema.AnthropicTokensRequest, upstream_kind: str) -> Json:
     out: Json = {"stream": request.stream is True}
     if request.max_tokens is not None:
-        # OpenAI's reasoning models accept only the newer name, other servers only the older
-        out["max_completion_tokens" if upstream_kind == "openai" else "max_tokens"] = request.max_tokens
+        out[fields.max_tokens_field(upstream_kind)] = request.max_tokens
     user = (request.metadata or {}).get("user_id")
     return out | fields.given(
         temperature=request.temperature,
@@ -119,11 +109,9 @@ def _reasoning_fields(request: schema.AnthropicTokensRequest, upstream_kind: str
     thinking = request.thinking or schema.Thinking()
     effort = request.output_config.effort if request.output_config is not None else None
     out: Json = {}
-    if thinking.type in (None, "disabled") and upstream_kind in _TEMPLATE_KWARGS_KINDS:  # thinking is off by default
-        out["chat_template_kwargs"] = {"enable_thinking": False}
-    elif thinking.type == "disabled":
-        return {"reasoning_effort": "none"}
-    if effort is not None:
+    if thinking.type == "disabled" or (thinking.type is None and upstream_kind in fields.TEMPLATE_KWARGS_KINDS):
+        out = fields.thinking_off_fields(upstream_kind)  # the default of this API
+    if effort is not None and "reasoning_effort" not in out:
         highest = "xhigh" if upstream_kind == "openai" else "high"
         out["reasoning_effort"] = effort if effort in _COMMON_EFFORTS else highest
     if thinking.type == "enabled" and thinking.budget_tokens is not None and upstream_kind == "llamacpp":

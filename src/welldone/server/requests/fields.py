@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import cache
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
@@ -201,7 +201,34 @@ def check_range(value: float, low: float, high: float, param: str, unit: str) ->
         raise _api_error(errors.out_of_range(param, value, limit, is_above=value > high, unit=unit))
 
 
-# Responses, Anthropic and Ollama requests become chat requests; errors must name the fields that the client sent.
+# Requests in other dialects become chat requests; errors must name the fields that the client sent.
+
+TEMPLATE_KWARGS_KINDS = ("llamacpp", "vllm", "sglang")
+"""Servers with `chat_template_kwargs`."""
+
+
+class ChatTranslation(NamedTuple):
+    """A request in another dialect as a chat request, and the client's names for its fields, messages and tools."""
+
+    chat: Json
+    param_names: dict[str, str]
+    shows_reasoning: bool
+    ignored_tools: int
+    """Number of tools that only a server can run."""
+    ignored_fields: tuple[str, ...] = ()
+    """Fields without an effect, which are reported."""
+
+
+def max_tokens_field(upstream_kind: str) -> str:
+    """Return the field for a limit: OpenAI's reasoning models accept only the newer name, other servers the older."""
+    return "max_completion_tokens" if upstream_kind == "openai" else "max_tokens"
+
+
+def thinking_off_fields(upstream_kind: str) -> Json:
+    """Return the fields that turn thinking off: an argument of the chat template for servers that have them."""
+    if upstream_kind in TEMPLATE_KWARGS_KINDS:
+        return {"chat_template_kwargs": {"enable_thinking": False}}
+    return {"reasoning_effort": "none"}
 
 
 def rename_error_param(error: ApiError, param_names: Mapping[str, str]) -> None:

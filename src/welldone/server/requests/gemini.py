@@ -5,7 +5,7 @@ The chat request is validated again by the endpoint that serves it. Parts withou
 
 from collections import deque
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -24,8 +24,6 @@ RESULT_MEMBER = "result"
 _CONFIG = "generationConfig"
 _AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mp3": "mp3", "audio/mpeg": "mp3"}
 _TOOL_CHOICES = {"AUTO": "auto", "VALIDATED": "auto", "ANY": "required", "NONE": "none"}
-_TEMPLATE_KWARGS_KINDS = ("llamacpp", "vllm", "sglang")
-"""Servers with `chat_template_kwargs`."""
 _SAMPLING_FIELDS = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -50,17 +48,6 @@ _PARAM_NAMES = {name: f"{_CONFIG}.{schema.camel_case_name(field)}" for name, fie
 """The client's names for fields of the chat request."""
 
 
-class GeminiTranslation(NamedTuple):
-    """A chat request, and the client's names for its fields, messages and tools."""
-
-    chat: Json
-    param_names: dict[str, str]
-    shows_thoughts: bool
-    ignored_fields: tuple[str, ...]
-    """Fields without an effect, which are reported."""
-    ignored_tools: int
-
-
 def read_gemini_body(body: Json) -> Json:
     """Return the body with the names of the API in camelCase."""
     try:
@@ -79,7 +66,9 @@ def counted_request(body: Json) -> Json:
     return {"contents": body["contents"]}
 
 
-def gemini_to_chat(body: Json, upstream_kind: str, *, model: str, ignores_unknown_tools: bool) -> GeminiTranslation:
+def gemini_to_chat(
+    body: Json, upstream_kind: str, *, model: str, ignores_unknown_tools: bool
+) -> fields.ChatTranslation:
     """Translate a request into a chat request.
 
     Args:
@@ -97,9 +86,7 @@ def gemini_to_chat(body: Json, upstream_kind: str, *, model: str, ignores_unknow
     chat: Json = {"model": model, "messages": messages}
     chat |= fields.given(**{name: getattr(generation, field) for name, field in _SAMPLING_FIELDS.items()})
     if generation.max_output_tokens is not None:
-        # OpenAI's reasoning models accept only the newer name, other servers only the older
-        limit = "max_completion_tokens" if upstream_kind == "openai" else "max_tokens"
-        chat[limit] = generation.max_output_tokens
+        chat[fields.max_tokens_field(upstream_kind)] = generation.max_output_tokens
     if generation.logprobs is not None and not generation.response_logprobs:
         raise fields.invalid(f"{_CONFIG}.logprobs", "it needs responseLogprobs = true.")
     chat |= _reasoning_fields(generation.thinking_config or schema.ThinkingConfig(), upstream_kind)
@@ -107,21 +94,16 @@ def gemini_to_chat(body: Json, upstream_kind: str, *, model: str, ignores_unknow
     functions, ignored_tools = _read_tools(request, ignores_unknown_tools, names)
     chat |= _tool_fields(request, functions, has_ignored=ignored_tools > 0)
     thinking = generation.thinking_config
-    return GeminiTranslation(
-        chat,
-        names,
-        thinking is not None and thinking.include_thoughts is True,
-        (schema.SAFETY_SETTINGS,) if body.get(schema.SAFETY_SETTINGS) else (),
-        ignored_tools,
-    )
+    shows_reasoning = thinking is not None and thinking.include_thoughts is True
+    ignored_fields = (schema.SAFETY_SETTINGS,) if body.get(schema.SAFETY_SETTINGS) else ()
+    return fields.ChatTranslation(chat, names, shows_reasoning, ignored_tools, ignored_fields)
 
 
 def _reasoning_fields(thinking: schema.ThinkingConfig, upstream_kind: str) -> Json:
     """Translate `thinkingConfig`. Only llama.cpp gets a budget: others reject it, or need special settings."""
     budget = thinking.thinking_budget
     if budget == 0:
-        is_template = upstream_kind in _TEMPLATE_KWARGS_KINDS
-        return {"chat_template_kwargs": {"enable_thinking": False}} if is_template else {"reasoning_effort": "none"}
+        return fields.thinking_off_fields(upstream_kind)
     out: Json = {}
     if thinking.thinking_level in ("MINIMAL", "LOW", "MEDIUM", "HIGH"):
         out["reasoning_effort"] = thinking.thinking_level.lower()

@@ -17,7 +17,7 @@ from welldone.schemas import responses as schema
 from welldone.schemas.errors import shorten_value
 from welldone.schemas.fields import describe_fields
 from welldone.schemas.messages import TOOLS_LIMIT, AllowedTools, NamedFunction
-from welldone.server.requests import compaction, fields
+from welldone.server.requests import fields, response_items
 from welldone.server.requests.response_items import ConvertedMessage, items_to_messages
 from welldone.server.requests.tools import TOOL_CHOICE_MODES, unsupported_tool_type
 
@@ -345,8 +345,8 @@ def compaction_chat(history: list[Json], items: list[Json], instructions: str | 
     messages = [message.value for message in _read_messages(None, history, items, NO_TOOLS)]
     if not messages:
         raise fields.empty_array("input")
-    summary = compaction.summary_messages(messages, instructions)
-    return {"messages": summary, "max_completion_tokens": compaction.SUMMARY_TOKENS, "stream": False}
+    summary = response_items.summary_messages(messages, instructions)
+    return {"messages": summary, "max_completion_tokens": response_items.SUMMARY_TOKENS, "stream": False}
 
 
 def _read_messages(
