@@ -19,7 +19,7 @@ LATE_IMPORTS = {
     "welldone.cli.serve": 1,
     "welldone.cluster": 1,
     "welldone.engines.models.pull": 1,
-    "welldone.server.access.control": 1,
+    "welldone.server.access.store": 1,
     "welldone.server.server": 1,
 }
 """Calls of `import_module`: no other module may have one."""

@@ -25,7 +25,6 @@ from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.server import Config
 from welldone.config.settings import SettingsError
 from welldone.reporting import format_table
-from welldone.server.access.control import connect_store
 from welldone.server.access.key_storage import (
     FileKeyStorage,
     KeyExistsError,
@@ -37,7 +36,7 @@ from welldone.server.access.key_storage import (
     remove_key,
 )
 from welldone.server.access.keys import ANONYMOUS, CACHE_TTL_S, SharedKey
-from welldone.server.access.store import StoreClient, StoreError
+from welldone.server.access.store import StoreClient, StoreError, connect_store
 from welldone.server.config_file import check_model_name
 from welldone.server.observe.log import Redactor
 

@@ -36,9 +36,8 @@ from welldone.engines.process import describe_exit
 from welldone.engines.supervisor import RestartBackoff
 from welldone.http import sockets
 from welldone.http.shared_memory import SharedNumbers, WorkerLoads
-from welldone.server.access.control import limited_principals
 from welldone.server.access.keys import MAX_KEYS, ApiKeys
-from welldone.server.access.limits import FIRST_FILE_INDEX, keep_places
+from welldone.server.access.limits import FIRST_FILE_INDEX, keep_places, limited_principals
 from welldone.server.observe import log
 from welldone.server.observe.workers import Worker
 from welldone.server.reload import NewConfig, ReloadResult

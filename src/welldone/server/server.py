@@ -6,9 +6,10 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from welldone.config.server import Config
 from welldone.engines.supervisor import EngineSupervisor, LocalModel
@@ -17,9 +18,11 @@ from welldone.gateway.upstream import Upstream
 from welldone.http.client import ConnectionPool, send
 from welldone.http.redaction import SecretRedactor, is_weak_key
 from welldone.http.server import HttpServer
-from welldone.server.access.control import connect_store, limited_principals, make_access_control
+from welldone.server.access.key_storage import FileKeyStorage, KeyStorage, SharedKeyStorage, WatchedKeyFile
+from welldone.server.access.keys import ApiKeys, KeyLookup, SharedApiKeys
+from welldone.server.access.limits import BucketStorage, RateLimiter, limited_principals
 from welldone.server.access.origins import OriginPolicy
-from welldone.server.access.store import RESPONSE_COPIES, STREAM_COPIES, SharedStore
+from welldone.server.access.store import RESPONSE_COPIES, STREAM_COPIES, SharedStore, connect_store
 from welldone.server.app import App, protocol_error_response
 from welldone.server.generation.mirror import TrafficMirror
 from welldone.server.inspector.assets import StaticSite
@@ -65,7 +68,7 @@ class Server:
         self._on_upstream = on_upstream
         settings = config.server
         keys = tuple(keys)
-        access = make_access_control(
+        access = _make_access_control(
             config,
             keys,
             None if worker is None else worker.bucket_storage,
@@ -210,9 +213,7 @@ class Server:
 
     def record_reload(self, result: ReloadResult, *, is_counted: bool = True) -> None:
         """Report a reload in the metrics. Of several workers one counts it."""
-        self._parts.metrics.set_reload(is_successful=result.error is None)
-        if is_counted:
-            self._parts.metrics.count_reload(result.outcome)
+        self._parts.metrics.record_reload(result.outcome, is_counted=is_counted)
 
     async def stop(self) -> bool:
         """Drain: wait for running requests up to the limit, then abort them. Returns whether all finished."""
@@ -266,6 +267,55 @@ class Server:
             is_tls=settings.ssl_cert_file is not None,
             has_keys=not self._parts.keys.allows_anonymous,
         )
+
+
+class _AccessControl(NamedTuple):
+    """Keys and rate limits, and the store that they share."""
+
+    keys: ApiKeys
+    limits: RateLimiter
+    store: SharedStore | None
+    storage: KeyStorage | None
+    """Where admins add and remove keys: the key file if there is one, else the shared store."""
+
+
+def _make_access_control(
+    config: Config, keys: Collection[str], bucket_storage: BucketStorage | None, places: Collection[str] = ()
+) -> _AccessControl:
+    """Build keys and limits. The workers of this machine share `bucket_storage`, and `places` in it."""
+    settings = config.server
+    api_keys = ApiKeys(keys, config.keys)
+    store = None if config.limits.store is None else SharedStore(connect_store(config.limits.store))
+    limits = RateLimiter(
+        settings.requests_per_minute,
+        settings.tokens_per_minute,
+        named=config.keys,
+        principals=places or limited_principals(config, api_keys),
+        storage=bucket_storage if store is None else None,
+        store=store,
+    )
+    if config.has_stored_keys:
+        look_up = _key_lookup(settings.keys_file, store)
+        api_keys = SharedApiKeys(keys, config.keys, look_up=look_up, on_found=limits.set_rates)
+    storage: KeyStorage | None = None
+    if settings.keys_file is not None:
+        storage = FileKeyStorage(settings.keys_file)
+    elif store is not None:
+        storage = SharedKeyStorage(store.call)
+    return _AccessControl(api_keys, limits, store, storage)
+
+
+def _key_lookup(path: Path | None, store: SharedStore | None) -> KeyLookup:
+    """Look keys up in the key file, then in the shared store."""
+    file = None if path is None else WatchedKeyFile(path)
+
+    async def look_up(digest: bytes) -> bytes | None:
+        found = None if file is None else await file.find(digest)
+        if found is None and store is not None:
+            return await store.call(lambda client: client.key(digest.hex()))
+        return found
+
+    return look_up
 
 
 def _local_names(config: Config) -> list[str]:

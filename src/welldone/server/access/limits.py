@@ -16,9 +16,9 @@ from typing import Protocol
 
 import msgspec
 
-from welldone.config.server import KeySettings
+from welldone.config.server import Config, KeySettings
 from welldone.gateway.errors import ApiError
-from welldone.server.access.keys import MAX_KEYS, SharedKey
+from welldone.server.access.keys import MAX_KEYS, ApiKeys, SharedKey
 from welldone.server.access.store import LimitCount, SharedStore, StoreUnavailableError
 
 _MINUTE_S = 60.0
@@ -408,3 +408,9 @@ def format_duration(seconds: float) -> str:
     whole = math.ceil(milliseconds / 1000)
     hours, minutes = divmod(whole // 60, 60)
     return f"{hours}h{minutes}m{whole % 60}s" if hours else f"{minutes}m{whole % 60}s"
+
+
+def limited_principals(config: Config, keys: ApiKeys) -> list[str]:
+    """The principals of the settings that have limits, in the order of the settings (the same in every worker)."""
+    has_others = config.limits.store is not None or config.has_stored_keys
+    return [] if has_others and not keys.has_configured else keys.principals

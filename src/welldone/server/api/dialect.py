@@ -43,7 +43,7 @@ _REPLY_LIMIT_BYTES = 16 * 2**20  # vLLM lists all token ids: a million of up to 
 _VLLM_FIELDS = ("messages", "tools", "continue_final_message", "add_generation_prompt", "chat_template_kwargs")
 """Fields of a chat that vLLM's `/tokenize` reads."""
 
-_count_request = partial(JsonRequest, param="messages", values_limit=_TOKENS_LIMIT, limit_bytes=_REPLY_LIMIT_BYTES)
+_json_request = partial(JsonRequest, param="messages", values_limit=_TOKENS_LIMIT, limit_bytes=_REPLY_LIMIT_BYTES)
 GEMINI_COUNT = "totalTokens"
 """Member of a reply to Gemini's `countTokens`."""
 _NATIVE_COUNT_PATHS = {Endpoint.MESSAGES: "/messages/count_tokens", Endpoint.RESPONSES: "/responses/input_tokens"}
@@ -52,9 +52,9 @@ _UNCOUNTED_FIELDS = frozenset(
     {"generationConfig", "max_tokens", "metadata", "stop_sequences", "store", "stream", "temperature", "top_p"}
 )
 """Fields of a translated request that do not affect its prompt; Anthropic's endpoint rejects them."""
-_CHAT_INPUT_TOKENS = partial(_count_request, path=INPUT_TOKENS_PATH, required_integer="input_tokens")
+_CHAT_INPUT_TOKENS = partial(_json_request, path=INPUT_TOKENS_PATH, required_integer="input_tokens")
 _CHAT_COUNTS = {
-    "vllm": partial(_count_request, path="/tokenize", is_root=True, required_integer="count"),
+    "vllm": partial(_json_request, path="/tokenize", is_root=True, required_integer="count"),
     "llamacpp": _CHAT_INPUT_TOKENS,
     "welldone": _CHAT_INPUT_TOKENS,
 }
@@ -119,7 +119,7 @@ async def count_upstream(ctx: RequestContext, backend: UpstreamBackend, chat: Js
 
 def _native_count(dialect: Endpoint, body: Json, headers: Mapping[str, str]) -> JsonRequest:
     """Return the request for a count to an upstream with this dialect."""
-    count = partial(_count_request, headers=headers, dialect=dialect)
+    count = partial(_json_request, headers=headers, dialect=dialect)
     if dialect is Endpoint.GEMINI:
         return count(make_target=partial(gemini_count_target, body), required_integer=GEMINI_COUNT)
     return count(body=body, path=_NATIVE_COUNT_PATHS[dialect], required_integer="input_tokens")
@@ -143,14 +143,7 @@ def vllm_tokenize_body(chat: Json) -> Json:
 async def fetch_json(ctx: RequestContext, backend: LocalBackend | UpstreamBackend, path: str, body: Json) -> Json:
     """Send a request to an upstream with the client's dialect, and return its reply unchanged."""
     assert isinstance(backend, UpstreamBackend)
-    request = JsonRequest(
-        path=path,
-        body=without_routing_fields(body),
-        param="input",
-        values_limit=_TOKENS_LIMIT,
-        limit_bytes=_REPLY_LIMIT_BYTES,
-    )
-    return await _run(ctx, backend, request)
+    return await _run(ctx, backend, _json_request(path=path, body=without_routing_fields(body), param="input"))
 
 
 async def _run(ctx: RequestContext, backend: UpstreamBackend, request: JsonRequest) -> Json:

@@ -29,7 +29,6 @@ from welldone.server.inspector.downloads import DownloadView
 from welldone.server.inspector.recent import RECENT_LIMIT, RecentRequest, RecentRequests
 from welldone.server.observe.counters import UpstreamCounts, WindowCounts, quantile
 from welldone.server.observe.metrics import TTFT_BUCKETS_S
-from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.workers import WorkerQuery
 from welldone.server.parts import ServerParts
 
@@ -193,7 +192,9 @@ class StateApi:
         """`GET …/state`: everything that the client may see."""
         is_admin = self.parts.keys.is_admin(ctx.principal)
         principal = None if is_admin else ctx.principal
-        counts = await self._all_worker_counts(principal)
+        counts = self._worker_counts(principal)
+        for reply in await self.parts.worker_sync.gather("state", {"principal": principal}):
+            counts.add(msgspec.json.decode(reply, type=WorkerCounts))
         principals = self.parts.limits.principals if principal is None else [principal]
         may_use, models = self.parts.keys.may_use, self.parts.supervisor.models
         upstreams = self.parts.upstreams.all if is_admin else ()
@@ -226,9 +227,14 @@ class StateApi:
         self.parts.keys.check_admin(ctx.principal)
         request_id = ctx.request.path.rpartition("/")[2]
         recorder = self.parts.recorder
-        name = None if recorder is None else await self._find_recording_name(recorder, request_id)
-        if recorder is None or name is None:
+        if recorder is None:
             raise recording_not_found()
+        name = recorder.find(request_id)
+        if name is None:  # only the worker that recorded a request has the name of its file, in the folder of all
+            names = await self.parts.worker_sync.gather("recording", {"id": request_id})
+            if not names:
+                raise recording_not_found()
+            name = names[0].decode()
         return HttpResponse(200, await asyncio.to_thread(read_recording, recorder.folder, name))
 
     # Exchange between workers.
@@ -249,23 +255,9 @@ class StateApi:
     async def _encode_worker_counts(self, query: WorkerQuery) -> bytes:
         return msgspec.json.encode(self._worker_counts(query.get("principal")))
 
-    async def _all_worker_counts(self, principal: str | None) -> WorkerCounts:
-        counts = self._worker_counts(principal)
-        for reply in await self.parts.worker_sync.gather("state", {"principal": principal}):
-            counts.add(msgspec.json.decode(reply, type=WorkerCounts))
-        return counts
-
     async def _encode_recording_name(self, query: WorkerQuery) -> bytes:
         name = None if self.parts.recorder is None else self.parts.recorder.find(str(query.get("id")))
         return (name or "").encode()
-
-    async def _find_recording_name(self, recorder: TraceRecorder, request_id: str) -> str | None:
-        # All workers write into one folder, but only the one that recorded a request has its file name.
-        name = recorder.find(request_id)
-        if name is None:
-            names = await self.parts.worker_sync.gather("recording", {"id": request_id})
-            name = names[0].decode() if names else None
-        return name
 
     # Views.
 

@@ -25,7 +25,7 @@ from welldone.protocol.catalog import RULES, Severity
 from welldone.server.observe.counters import Histogram, RecentCounts, TokenRate, UpstreamCounts
 from welldone.server.observe.log import Redactor
 from welldone.server.observe.timing import INTER_TOKEN_BUCKETS_S, StreamTimes
-from welldone.server.resume.streams import StreamRegistry
+from welldone.server.reload import ReloadOutcome
 
 OTHER = "other"
 
@@ -183,14 +183,11 @@ class Metrics(Collector):
         """Whether an upstream has counters. An answer may end long after its upstream was removed."""
         return name in self._upstreams or name in self._removed
 
-    def count_reload(self, outcome: str) -> None:
-        """Count a reload."""
-        self._series["welldone_reloads"][outcome,] += 1
-
-    def set_reload(self, *, is_successful: bool) -> None:
-        """Set the result of the last reload, and the time of the configuration."""
-        self._series["welldone_config_last_reload_successful"][()] = float(is_successful)
-        if is_successful:
+    def record_reload(self, outcome: ReloadOutcome, *, is_counted: bool) -> None:
+        """Set the result of the last reload, and the time of the configuration. Of several workers one counts it."""
+        self._series["welldone_reloads"][outcome,] += is_counted
+        self._series["welldone_config_last_reload_successful"][()] = float(outcome != "failed")
+        if outcome != "failed":
             self._series["welldone_config_timestamp_seconds"][()] = time.time()
 
     def add_model(self, name: str) -> None:
@@ -383,11 +380,6 @@ class Metrics(Collector):
     def watch(self, name: str, read: Callable[[], float]) -> None:
         """Report a value that is read on each scrape."""
         self._watched[name] = read
-
-    def watch_streams(self, streams: StreamRegistry) -> None:
-        """Report the number and the memory of resumable streams."""
-        self.watch("welldone_resumable_streams", lambda: len(streams))
-        self.watch("welldone_resumable_bytes", lambda: streams.size_bytes)
 
     def render(self) -> tuple[str, bytes]:
         """The content type and the body of /metrics."""

@@ -325,8 +325,6 @@ def _template_kwargs(
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for completions."""
 
-_COMPLETION_MAX_TOKENS_FIELDS = ("max_tokens", "max_completion_tokens", "n_predict")
-
 
 def read_completions(body: Json, model: ModelSettings, capabilities: ModelCapabilities) -> ValidatedRequest:
     """Validate a completions request."""
@@ -338,7 +336,7 @@ def read_completions(body: Json, model: ModelSettings, capabilities: ModelCapabi
     request = sampling.read_generation_request(body, CompletionRequest)
     engine = sampling.engine_sampling(request, body, capabilities) | forwarded
     stops = sampling.extract_stop_strings(engine, capabilities)
-    if not any(name in body for name in _COMPLETION_MAX_TOKENS_FIELDS):
+    if not any(name in body for name in sampling.MAX_TOKENS_FIELDS):
         engine["max_tokens"] = DEFAULT_MAX_TOKENS
     constraint = sampling.read_output_constraint(request, SchemaBudget())
     if constraint.schema is not None or constraint.grammar is not None:

@@ -28,7 +28,7 @@ DEFAULT_CONTEXT = 8192
 """Longest window of a sampler if the model's context is unknown: the context size that local models get by default."""
 
 _SEED_MODULUS = 2**32 - 1  # llama.cpp reads 2^32 - 1 as "random seed"
-_MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens", "n_predict")  # in order of precedence
+MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens", "n_predict")  # in order of precedence
 _WINDOW_FIELDS = ("repeat_last_n", "dry_allowed_length", "dry_penalty_last_n")
 _TOKEN_ID_DIGITS = 10
 
@@ -41,8 +41,8 @@ def with_defaults(body: Json, defaults: Mapping[str, object]) -> Json:
     """Return the body with the model's defaults for absent and null fields."""
     given = {key: value for key, value in body.items() if value is not None}
     out = {**defaults, **given}
-    if any(name in given for name in _MAX_TOKENS_FIELDS):
-        for name in _MAX_TOKENS_FIELDS:
+    if any(name in given for name in MAX_TOKENS_FIELDS):
+        for name in MAX_TOKENS_FIELDS:
             if name not in given:
                 out.pop(name, None)
     return out
@@ -96,7 +96,7 @@ def extract_stop_strings(engine_body: Json, capabilities: ModelCapabilities) -> 
 def _max_tokens(request: schema.GenerationBody, context: int) -> int | None:
     """Return the token limit of an answer; None if only the context limits it."""
     limits = []
-    for name in _MAX_TOKENS_FIELDS:
+    for name in MAX_TOKENS_FIELDS:
         limit = getattr(request, name)
         if limit is not None:
             fields.check_range(limit, 1 if limit == 0 else -1, schema.INT64, name, "integer")  # -1: no limit

@@ -78,10 +78,7 @@ def read_same_dialect_request(body: Json) -> ValidatedRequest:
 
 def _check_required_fields(body: Json, endpoint: str) -> None:
     names = _REQUIRED_FIELDS[endpoint]
-    value = None
-    for name in names:
-        if (value := body.get(name)) is not None:
-            break
+    value = next((body[name] for name in names if body.get(name) is not None), None)
     if value is None:
         raise fields.missing(names[0])
     if endpoint == "chat" and not isinstance(value, list):

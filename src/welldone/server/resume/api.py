@@ -140,7 +140,8 @@ class ResumeService:
         self._store = parts.stream_store
         self._body_budget = parts.body_budget
         self.registry: StreamRegistry = StreamRegistry(parts.settings)
-        parts.metrics.watch_streams(self.registry)
+        parts.metrics.watch("welldone_resumable_streams", lambda: len(self.registry))
+        parts.metrics.watch("welldone_resumable_bytes", lambda: self.registry.size_bytes)
         self._workers = WorkerStreams(parts.worker_sync, self.registry)
         self._copies = None if parts.stream_store is None else StoreCopies(parts.stream_store, self.registry)
 
