@@ -31,9 +31,9 @@ from welldone.protocol.dialects.anthropic.writer import MessagesDialect
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Usage
-from welldone.protocol.fast_path import TransferFraming
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.state import PartState
+from welldone.protocol.template import TransferFraming
 
 # Recorded streams.
 
@@ -235,7 +235,7 @@ def test_escapes_and_transfer_framing_do_not_change_the_record() -> None:
 @table("is_fast", [True, False])
 def test_a_long_answer_is_not_stored(is_fast: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("continuation", "fast_path"):
+        for module in ("continuation", "template"):
             patch.setattr(f"welldone.protocol.{module}.DELIVERED_LIMIT_BYTES", 100)
         pipeline = make()
         if not is_fast:

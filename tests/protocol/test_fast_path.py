@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
-from welldone.protocol.fast_path import ChunkTemplates, learn_templates
+from welldone.protocol.template import ChunkTemplate, learn_chunk
 
 SENT = b'data: {"ours":1,"choices":[{"delta":{"content":"', b'"}}]}\n\n'
 
@@ -17,8 +17,8 @@ def frame(text: str, *, is_ascii: bool = False, spaces: tuple[str, str] = (",", 
     return b"data: " + json.dumps(chunk, ensure_ascii=is_ascii, separators=spaces).encode() + b"\n\n"
 
 
-def learn(data: bytes) -> ChunkTemplates:
-    found = learn_templates(data, SENT, {})
+def learn(data: bytes) -> ChunkTemplate:
+    found = learn_chunk(data, SENT)
     assert found is not None
     return found
 
@@ -119,5 +119,5 @@ def test_the_content_of_the_delta_is_found_among_similar_fields() -> None:
     ],
 )
 def test_no_fast_path_is_learnt_from_a_chunk_without_one_plain_text(data: bytes) -> None:
-    found = learn_templates(data, SENT, {})
+    found = learn_chunk(data, SENT)
     assert found is None or sent_text(found.rewrite(data)) == json.loads(data[6:])["choices"][0]["delta"]["content"]

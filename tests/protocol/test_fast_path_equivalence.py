@@ -16,10 +16,10 @@ from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiD
 from welldone.protocol.dialects.ollama import OllamaDialect
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
 from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.fast_path import TransferFraming
 from welldone.protocol.pipeline import BUFFERED_LIMIT_CHARS, StreamPipeline
 from welldone.protocol.request_facts import RepairOptions, RequestFacts
 from welldone.protocol.state import PartState
+from welldone.protocol.template import TransferFraming
 
 ENVELOPE = Envelope("chatcmpl-x", 1, "m")
 STREAMS = {one.name: one.trace.body for one in recorded_traces() if one.trace.body.count(b"chat.completion.chunk") > 12}
@@ -119,7 +119,7 @@ def test_the_fast_path_is_used() -> None:
     pipeline = make_pipeline()
     for word in ("one", " two", " three", " four"):
         pipeline.feed(text_frame(word))
-    path = pipeline.fast_path._templates
+    path = pipeline.fast_path._template
     assert path is not None
     assert pipeline.feed(text_frame(" five")) == pipeline.feed(text_frame(" five"))
     assert path.frames > 0
@@ -172,8 +172,8 @@ def test_chunks_that_differ_in_text_and_usage_are_not_parsed() -> None:
     pipeline = make_pipeline()
     for number in range(40):
         pipeline.feed(counted(10, number, text=f"word {number}"))
-    assert pipeline.fast_path._templates is not None
-    assert pipeline.fast_path._templates.frames > 30
+    assert pipeline.fast_path._template is not None
+    assert pipeline.fast_path._template.frames > 30
     pipeline.close()
     assert pipeline.usage is not None
     assert pipeline.usage.completion_tokens == 39
@@ -210,8 +210,8 @@ def test_the_fast_path_is_used_for_completions() -> None:
     pipeline = StreamPipeline(Endpoint.COMPLETIONS, fallback=ENVELOPE)
     for word in ("one", " two", " three", " four"):
         pipeline.feed(completion_frame(word))
-    assert pipeline.fast_path._templates is not None
-    assert pipeline.fast_path._templates.frames > 0
+    assert pipeline.fast_path._template is not None
+    assert pipeline.fast_path._template.frames > 0
 
 
 @table("top", ["", ',"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}'])
@@ -298,10 +298,10 @@ def test_a_wrong_rewrite_is_detected(text: str) -> None:
     pipeline = make_pipeline()
     for word in ("one", " two", " three", " four"):
         pipeline.feed(text_frame(word))
-    templates = pipeline.fast_path._templates
-    assert templates is not None
-    templates._sent_prefix = templates._sent_prefix.replace(b"chat.completion.chunk", b"chat.completion.other")
-    templates._templates.clear()
+    template = pipeline.fast_path._template
+    assert template is not None
+    template._sent_prefix = template._sent_prefix.replace(b"chat.completion.chunk", b"chat.completion.other")
+    template._sized.clear()
     with pytest.raises(AssertionError, match="with the fast path"):
         pipeline.feed(text_frame(text))
 

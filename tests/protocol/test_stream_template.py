@@ -13,7 +13,6 @@ from tests.recorded.traces import recorded_traces
 from tests.support.path_comparison import give_twin
 from tests.table import table
 from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.fast_path import TransferFraming
 from welldone.protocol.pipeline import StreamPipeline
 from welldone.protocol.repair_log import RepairEntry, RepairResult
 from welldone.protocol.request_facts import RepairOptions, RequestFacts
@@ -27,6 +26,7 @@ from welldone.protocol.stream_template import (
     TemplateSlot,
     learn_stream_template,
 )
+from welldone.protocol.template import TransferFraming
 
 FACTS = RequestFacts(include_usage=True, is_usage_forced=True, count_reasoning_tokens=True, choice_count=1)
 FALLBACK = Envelope("chatcmpl-x", 1, "m")
@@ -370,10 +370,11 @@ def test_nothing_is_learnt_if_a_pipeline_gives_something_else(pipeline: partial[
 
 def test_a_wrong_template_is_an_error_in_debug_mode() -> None:
     template = TEMPLATES["openai"]
+    (role,) = template.frames[PartState.WAITING]
     for wrong in (
-        template._replace(sent_role=b"data: {}\n\n"),
+        template._replace(frames={**template.frames, PartState.WAITING: (role._replace(sent=b"data: {}\n\n"),)}),
         template._replace(repairs=(RepairEntry("delta-role-once", 1, 1, 0, ""),)),
-        template._replace(finishes=((template.finishes[0][0], b""),)),
+        template._replace(end=b""),
     ):
         with pytest.raises(AssertionError, match="with the template"):
             through_template(wrong, FRAMES)

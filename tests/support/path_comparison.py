@@ -13,9 +13,10 @@ import pytest
 
 from welldone.protocol.dialects.base import DialectWriter
 from welldone.protocol.events import Event
-from welldone.protocol.fast_path import ChunkTemplates, FastPath, TransferFraming
+from welldone.protocol.fast_path import FastPath
 from welldone.protocol.pipeline import StreamPipeline
 from welldone.protocol.stream_template import TemplatedStream, TemplateSlot
+from welldone.protocol.template import ChunkTemplate, TransferFraming
 
 Method = Callable[..., Any]
 _MIRRORED = {
@@ -119,15 +120,15 @@ def _observed(enter: Method) -> Method:
         writer: DialectWriter | None,
     ) -> None:
         enter(path, data, sent, events, rules_before, writer)
-        twin, templates = twin_of(path), path._templates
-        if twin is not None and path.rewrite is not None and templates is not None:
-            path.rewrite = partial(_rewrite, templates, path._framing, twin)
+        twin, template = twin_of(path), path._template
+        if twin is not None and path.rewrite is not None and template is not None:
+            path.rewrite = partial(_rewrite, template, path._framing, twin)
 
     return call
 
 
-def _rewrite(templates: ChunkTemplates, framing: TransferFraming, twin: Twin, data: bytes) -> bytes | None:
-    sent = templates.rewrite(data)
+def _rewrite(template: ChunkTemplate, framing: TransferFraming, twin: Twin, data: bytes) -> bytes | None:
+    sent = template.rewrite(data)
     if sent is not None:
         twin.has_input = True
         before, after = framing.received_affixes(data) or (b"", b"")
@@ -173,9 +174,11 @@ def _compared_text(rewrite: Method) -> Method:
     def call(stream: TemplatedStream, data: bytes) -> bytes | None:
         sent = cast("bytes | None", rewrite(stream, data))
         if sent is not None and (twin := twin_of(stream)) is not None:
-            (before, after), text = stream._received[-1]
-            prefix, suffix = stream._sent_text
-            _check_stream(stream, prefix + text + suffix, twin.feed(before + text + after))
+            framing = stream._framing
+            before, after = framing.received_affixes(data) or (b"", b"")
+            expected = twin.feed(data[len(before) : len(data) - len(after)])
+            before, after = framing.sent_affixes(len(expected))
+            _check_stream(stream, sent, before + expected + after)
         return sent
 
     return call

@@ -1,8 +1,8 @@
 """Templates of whole streams: short answers of a known server are rewritten without reader, repair and writer.
 
-The streams of one server for like requests differ only in id, time, texts and counts. A `StreamTemplate` is learnt from
-one of them: its frames with these values left out, and what a pipeline sends for them. A `TemplatedStream` recognises
-the frames of a later stream and fills in the values.
+The streams of one server for like requests differ only in id, time, texts, finish reason and counts. A `StreamTemplate`
+is learnt from one of them: its frames with holes for these values, and what a pipeline sends for them. A
+`TemplatedStream` recognises the frames of a later stream and fills in the values.
 
 The invariant: what a `TemplatedStream` returns, and its state and result, are those of a pipeline with the same input.
 Anything that it does not recognise ends it: `restore` makes a pipeline that has read all input so far. A template is
@@ -11,21 +11,19 @@ stream.
 """
 
 import re
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from welldone.protocol import sse
-from welldone.protocol.dialects.base import Affixes
-from welldone.protocol.dialects.chat import split_around_text
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Usage
-from welldone.protocol.fast_path import NO_FRAMING, TransferFraming
-from welldone.protocol.lenient_json import LITERAL_BYTES, is_verbatim_text
+from welldone.protocol.lenient_json import is_verbatim_text
 from welldone.protocol.pipeline import StreamPipeline
 from welldone.protocol.repair_log import RepairEntry, RepairResult
 from welldone.protocol.state import PartState
+from welldone.protocol.template import NO_FRAMING, ChunkTemplate, TransferFraming, split_around_text
 
 TEXTS_LIMIT = 32
 """Texts of one stream. For a longer answer the fast path is worth its start, and what was received must be stored."""
@@ -34,48 +32,54 @@ RECORDED_LIMIT_BYTES = 8192
 CACHED_TEMPLATES = 256
 """A server has few models, and their requests few kinds of streams."""
 _LEARNING_ATTEMPTS = 8  # in a row, for streams that differ in more than their values
+_NUMBERS_LIMIT = 128  # of a usage frame
 _DONE = sse.DONE.removesuffix(sse.FRAME_END)
-_REASONS = (b'"stop"', b'"length"')
-_NO_AFFIXES: Affixes = (b"", b"")
-
-# A hole stands for a value that was left out of a frame: NUL, which JSON does not contain, and the name of the value.
-_HOLE = re.compile(rb"\0(.)", re.DOTALL)
-_ID, _CREATED = b"i", b"c"
-_FIRST_NUMBER, _NUMBERS_LIMIT = 0x80, 0x80  # the numbers beside the usage have names too
-_ID_PATTERN, _CREATED_PATTERN = rb"([A-Za-z0-9_-]{1,128})", rb"([1-9][0-9]{0,9})"
-_INTEGER_PATTERN, _FLOAT_PATTERN = rb"(0|[1-9][0-9]{0,14})", rb"((?:0|[1-9][0-9]{0,14})\.[0-9]{1,17})"
-_ID_FIELD = re.compile(rb'"id": ?"' + _ID_PATTERN + rb'"')
-_CREATED_FIELD = re.compile(rb'"created": ?' + _CREATED_PATTERN + rb"(?![0-9.eE])")
-_NUMBER_FIELD = re.compile(rb'"([^"\\]*)": ?(?:' + _INTEGER_PATTERN + b"|" + _FLOAT_PATTERN + rb")(?![0-9.eE])")
-_FINISH_FIELD = re.compile(rb'"finish_reason": ?("stop"|"length")')
 _TIME_RULE = "env-created-constant"
-_COUNT_FIELDS = (b"prompt_tokens", b"completion_tokens", b"total_tokens")
+
+# A hole stands for a value that was left out of a frame: a frame with holes is a format (`%(id)b`). The name of a hole
+# is that of the type of its value; numbers have a number too.
+_ID, _CREATED, _REASON, _TEXT = b"id", b"created", b"reason", b"text"
+_COUNTS = (b"prompt_tokens", b"completion_tokens", b"total_tokens")
+_INTEGER, _FLOAT = rb"(0|[1-9][0-9]{0,14})", rb"((?:0|[1-9][0-9]{0,14})\.[0-9]{1,17})"
+_PATTERNS = {
+    _ID: rb"([A-Za-z0-9_-]{1,128})",
+    _CREATED: rb"([1-9][0-9]{0,9})",
+    _REASON: rb"(stop|length)",
+    _TEXT: rb'((?:[^"\\]|\\.)+)',
+    b"float": _FLOAT,
+}
+_HOLE = re.compile(rb"%%|%\\\((([a-z_]+)[0-9]*)\\\)b")  # of an escaped format
+_TEXT_HOLE = b"%(text)b"
+_ID_FIELD = re.compile(rb'("id": ?")' + _PATTERNS[_ID] + rb'"')
+_CREATED_FIELD = re.compile(rb'("created": ?)' + _PATTERNS[_CREATED] + rb"(?![0-9.eE])")
+_REASON_FIELD = re.compile(rb'("finish_reason": ?")' + _PATTERNS[_REASON] + rb'(?=")')
+_NUMBER_FIELD = re.compile(rb'("([^"\\]*)": ?)(?:' + _INTEGER + b"|" + _FLOAT + rb")(?![0-9.eE])")
 
 _Values: TypeAlias = dict[bytes, bytes]
-"""The values of one stream by name."""
+"""Values by the name of their hole."""
 
 
-class _UsageTemplate(NamedTuple):
-    received: re.Pattern[bytes]
-    names: tuple[bytes, ...]
-    counts: tuple[bytes, ...]
-    """Names of prompt, completion and total tokens."""
-    floats: tuple[bytes, ...]
-    extra_fields: bytes
-    """Format of the other members, as JSON; empty if there are none."""
+class _FrameTemplate(NamedTuple):
+    """A frame with holes, without the blank line at its end."""
+
+    received: bytes
+    pattern: re.Pattern[bytes]
+    names: list[bytes]
+    """The holes of the pattern."""
+    next_state: PartState
+    sent: bytes = b""
+    """Format of what is sent for it."""
 
 
 class StreamTemplate(NamedTuple):
-    """Frames without the blank line at their end, as patterns, or as formats to be filled with the values."""
+    """The frames of a stream, and what is sent for them."""
 
-    role: re.Pattern[bytes]
-    role_names: tuple[bytes, ...]
-    text: Affixes
-    finishes: tuple[tuple[bytes, bytes], ...]
-    """Each frame with a finish reason, and all that is sent at the end of its stream."""
-    usage: _UsageTemplate | None
-    sent_role: bytes
-    sent_text: Affixes
+    frames: dict[PartState, tuple[_FrameTemplate, ...]]
+    """The frames that may come next."""
+    end: bytes
+    """Format of what is sent at the end."""
+    usage_fields: bytes
+    """Format of the members of the usage beside the counts, as JSON; empty if there are none."""
     repairs: tuple[RepairEntry, ...]
     """Violations, all of them in the first two frames."""
     allows_new_times: bool = False
@@ -96,7 +100,7 @@ class TemplatedStream:
         """Whether it has too many texts; then it may still follow the template."""
         self._template = template
         self._make_pipeline = make_pipeline
-        self._received: list[tuple[Affixes, bytes]] = []  # texts without their frame, which all have in common
+        self._received: list[tuple[TransferFraming, bytes]] = []
         self._text_count = 0
         self._first_text = b""
         self._role_bytes = 0
@@ -104,69 +108,60 @@ class TemplatedStream:
         self._values: _Values = {}
         self._time = b""  # `created` of the current frame
         self._time_repair: RepairEntry | None = None
-        self._text = self._text_frame = self._sent_text = _NO_AFFIXES
-        self._end = b""  # format of what is sent at the end
-        self._finish = b""  # the frame with the finish reason
+        self._texts: ChunkTemplate | None = None  # for texts with the current time
         self._is_closed = False
         self._framing = NO_FRAMING
 
     def feed(self, data: bytes) -> bytes | None:
         """Return the bytes to send; None if the data does not follow the template: then feed it to `restore`."""
-        frames = data.split(sse.FRAME_END)
-        if frames.pop():
+        *frames, rest = data.split(sse.FRAME_END)
+        if rest:
             return None
         sent: list[bytes] = []
         text_count = self._text_count
         for frame in frames:
-            if self.state is PartState.ANSWERING:
-                is_known = self._read_answer(frame, sent)
-                if not (is_known or (self._follow_time(frame) and self._read_answer(frame, sent))):
-                    return None
-            elif not (self._read_role(frame, sent) if self.state is PartState.WAITING else self._read_end(frame)):
+            template = self._recognise(frame)
+            if template is None:
                 return None
+            sent.append(template.sent % self._values)
+            self.state = template.next_state
             self._count_frame(len(frame) + len(sse.FRAME_END))
         self.has_content = self._text_count > text_count
-        self._received.append((_NO_AFFIXES, data))
+        self._received.append((NO_FRAMING, data))
         return b"".join(sent)
 
     def use_framing(self, framing: TransferFraming) -> None:
         """Expect and add transfer framing in `rewrite`."""
-        self._framing = framing
+        self._framing, self._texts = framing, None
 
     def rewrite(self, data: bytes) -> bytes | None:
         """Return the bytes to send for a text with its transfer framing; None if `feed` must read the frame."""
         # The second text tells whether texts are cumulative.
         if self.state is not PartState.ANSWERING or not 2 <= self._text_count < TEXTS_LIMIT:
             return None
-        framing = self._framing.received_affixes(data)
-        if framing is None:
-            return None
-        (before, after), (prefix, suffix), (sent_prefix, sent_suffix) = framing, self._text, self._sent_text
-        end = len(data) - len(after) - len(sse.FRAME_END)
-        text = data[len(before) + len(prefix) : end - len(suffix)]
-        is_text = text and data.startswith(prefix, len(before)) and data.endswith(suffix + sse.FRAME_END + after)
-        if not is_text or (text.translate(None, LITERAL_BYTES) and not is_verbatim_text(text)):
-            return None
-        self._text_count += 1
-        self._count_frame(len(data) - len(before) - len(after))
-        self.has_content = True
-        self._received.append((self._text_frame, text))
-        sent_before, sent_after = self._framing.sent_affixes(len(sent_prefix) + len(text) + len(sent_suffix))
-        return b"".join((sent_before, sent_prefix, text, sent_suffix, sent_after))
+        texts = self._texts or self._make_texts()
+        sent = texts.rewrite(data)
+        if sent is not None:
+            self._text_count += 1
+            self._count_frame(texts.last_bytes)
+            self.has_content = True
+            self._received.append((self._framing, data))
+        return sent
 
     def close(self) -> bytes | None:
         """Return the bytes to send at the end; None if the stream is not complete: then close `restore`."""
         if self.state is not PartState.DONE:
             return None
         self._is_closed = True
-        return self._end % self._values
+        return self._template.end % self._values
 
     def restore(self) -> StreamPipeline:
         """Return a pipeline that has read what the stream has received. It replaces this stream, which ends here."""
         self.state = PartState.CUT
         pipeline = self._make_pipeline()
-        for (before, after), data in self._received:
-            pipeline.feed(before + data + after)
+        for framing, data in self._received:
+            before, after = framing.received_affixes(data) or (b"", b"")
+            pipeline.feed(data[len(before) : len(data) - len(after)])
         if self._is_closed:
             pipeline.close()
         return pipeline
@@ -187,7 +182,7 @@ class TemplatedStream:
     @property
     def finish_reasons(self) -> tuple[str, ...]:
         """The finish reason, once it was received."""
-        return tuple([reason.decode().strip('"') for reason in _FINISH_FIELD.findall(self._finish)])
+        return (self._values[_REASON].decode(),) if _REASON in self._values else ()
 
     def agrees(self, sent: bytes, pipeline: StreamPipeline, expected: bytes) -> bool:
         """Whether output, state and result are those of a pipeline with the same input."""
@@ -196,60 +191,35 @@ class TemplatedStream:
         is_same = (sent, self.state, self.has_content) == (expected, pipeline.part_state(0), pipeline.has_content)
         return is_same and has_same_result
 
-    def _read_role(self, frame: bytes, sent: list[bytes]) -> bool:
-        template = self._template
-        found = template.role.fullmatch(frame)
-        if found is None:
+    def _recognise(self, frame: bytes) -> _FrameTemplate | None:
+        """Return the template that a frame follows, and store its values."""
+        for template in self._template.frames.get(self.state, ()):
+            found = template.pattern.fullmatch(frame)
+            if found is not None:
+                values = dict(zip(template.names, found.groups(), strict=True))
+                return template if self._accepts(template, values) else None
+        return None
+
+    def _accepts(self, template: _FrameTemplate, values: _Values) -> bool:
+        time, text = values.pop(_CREATED, self._time), values.pop(_TEXT, None)
+        known = self._values
+        if time != self._time:
+            if known and not self._template.allows_new_times:
+                return False
+            self._time, self._texts = time, None
+            known.setdefault(_CREATED, time)  # the first one is sent
+        if any(known.setdefault(name, value) != value for name, value in values.items()):
             return False
-        values = self._values = dict(zip(template.role_names, found.groups(), strict=True))
-        prefix, suffix = template.sent_text
-        self._sent_text = prefix % values, suffix % values
-        self._set_time(values[_CREATED])
-        self._role_bytes = len(frame) + len(sse.FRAME_END)
-        sent.append(template.sent_role % values)
-        self.state = PartState.ANSWERING
-        return True
-
-    def _set_time(self, created: bytes) -> None:
-        self._time = created
-        prefix, suffix = self._template.text
-        values = self._received_values
-        self._text = prefix % values, suffix % values
-        self._text_frame = self._text[0], self._text[1] + sse.FRAME_END
-
-    @property
-    def _received_values(self) -> _Values:
-        return {**self._values, _CREATED: self._time}
-
-    def _follow_time(self, frame: bytes) -> bool:
-        """Use the time of a frame; False if it is the same as before."""
-        found = _CREATED_FIELD.search(frame)
-        if found is None or found[1] == self._time or not self._template.allows_new_times:
-            return False
-        self._set_time(found[1])
-        return True
-
-    def _count_frame(self, size: int) -> None:
-        self._frame_count += 1
-        if self._time != self._values[_CREATED] and self.state is not PartState.DONE:
-            if self._time_repair is None:
-                observed = self._time.decode()
-                self._time_repair = RepairEntry(_TIME_RULE, 0, self._frame_count, self._byte_count, observed)
-            self._time_repair.count += 1
-        self._byte_count += size
-
-    def _read_answer(self, frame: bytes, sent: list[bytes]) -> bool:
-        """Read a text or the finish."""
-        prefix, suffix = self._text
-        text = frame[len(prefix) : -len(suffix)]
-        if not (text and frame.startswith(prefix) and frame.endswith(suffix)):
-            return self._read_finish(frame)
-        sent += self._sent_text[0], text, self._sent_text[1]
-        return self._accepts_text(text)
+        if text is not None:
+            known[_TEXT] = text
+            return self._accepts_text(text)
+        if template.next_state is PartState.FINISHED_WITH_USAGE:
+            return self._accepts_usage(values)
+        return template.next_state is not PartState.FINISHED or self._text_count > 0
 
     def _accepts_text(self, text: bytes) -> bool:
         """Count a text; False if it cannot be copied, looks cumulative, or is one too many."""
-        if text.translate(None, LITERAL_BYTES) and not is_verbatim_text(text):
+        if not is_verbatim_text(text):
             return False
         self._text_count += 1
         if self._text_count == 1:
@@ -257,39 +227,35 @@ class TemplatedStream:
         self.is_overlong = self._text_count > TEXTS_LIMIT
         return not self.is_overlong and not (self._text_count == 2 and text.startswith(self._first_text))
 
-    def _read_finish(self, frame: bytes) -> bool:
-        for finish, end in self._template.finishes if self._text_count else ():
-            if frame == finish % self._received_values:
-                self.state, self._end, self._finish = PartState.FINISHED, end, frame
-                return True
-        return False
-
-    def _read_end(self, frame: bytes) -> bool:
-        """Read the usage, then the end marker."""
-        usage = self._template.usage
-        if self.state is PartState.FINISHED and usage is not None:
-            return self._read_usage(frame, usage)
-        if frame != _DONE or self.state is PartState.DONE:
-            return False
-        self.state = PartState.DONE
-        return True
-
-    def _read_usage(self, frame: bytes, usage: _UsageTemplate) -> bool:
-        found = usage.received.fullmatch(frame)
-        if found is None:
-            return False
-        values = dict(zip(usage.names, found.groups(), strict=True))
-        prompt, completion, total = (int(values[name]) for name in usage.counts)
-        is_same = values.get(_ID) == self._values[_ID] and (values[_CREATED] == self._time or self._follow_time(frame))
-        is_right = is_same and prompt > 0 and prompt + completion == total
+    def _accepts_usage(self, values: _Values) -> bool:
+        prompt, completion, total = (int(values[name]) for name in _COUNTS)
+        floats = [value for name, value in values.items() if name.startswith(b"float")]
         # Floats that are not in their shortest form would change.
-        if not is_right or any(msgspec.json.encode(float(values[name])) != values[name] for name in usage.floats):
+        if not 0 < prompt == total - completion or any(msgspec.json.encode(float(one)) != one for one in floats):
             return False
-        self._values = {**values, **self._values}
-        extra_fields = msgspec.json.decode(usage.extra_fields % values) if usage.extra_fields else {}
-        self.usage = Usage(prompt, completion, total, extra_fields)
-        self.state = PartState.FINISHED_WITH_USAGE
+        fields = self._template.usage_fields
+        self.usage = Usage(prompt, completion, total, msgspec.json.decode(fields % self._values) if fields else {})
         return True
+
+    def _count_frame(self, size: int) -> None:
+        self._frame_count += 1
+        if self._frame_count == 1:
+            self._role_bytes = size
+        if self._time != self._values[_CREATED] and self.state is not PartState.DONE:
+            if self._time_repair is None:
+                observed = self._time.decode()
+                self._time_repair = RepairEntry(_TIME_RULE, 0, self._frame_count, self._byte_count, observed)
+            self._time_repair.count += 1
+        self._byte_count += size
+
+    def _make_texts(self) -> ChunkTemplate:
+        text = self._template.frames[PartState.ANSWERING][0]
+        before, _, after = text.received.partition(_TEXT_HOLE)
+        sent_before, _, sent_after = text.sent.partition(_TEXT_HOLE)
+        values, known = {**self._values, _CREATED: self._time}, self._values
+        received = before % values, after % values + sse.FRAME_END
+        self._texts = ChunkTemplate(received, (sent_before % known, sent_after % known), self._framing)
+        return self._texts
 
 
 class TemplateSlot:
@@ -337,50 +303,29 @@ class TemplateCache:
         return slot
 
 
-class _Shape(NamedTuple):
-    """Received frames with holes."""
-
-    role: bytes
-    text: Affixes
-    finish: bytes
-    usage: bytes
-    """Empty if there is none."""
-    numbers: dict[bytes, bytes]
-    """Numbers of the usage frame, and their patterns."""
-    counts: tuple[bytes, ...]
-
-    def frames(self, texts: Iterable[bytes], values: _Values) -> list[bytes]:
-        """Return the frames of a stream with these values."""
-        before, after = self.text
-        frames = [self.role, *(before + text + after for text in texts), self.finish]
-        frames += [self.usage] if self.usage else []
-        return [*(_HOLE.sub(lambda hole: values[hole[1]], frame) + sse.FRAME_END for frame in frames), sse.DONE]
-
-
 class _Example(NamedTuple):
-    """Values for the holes."""
+    """Values for the holes of a stream."""
 
-    id: bytes
-    created: bytes
+    values: _Values
+    texts: tuple[bytes, ...]
     number: int
     """The numbers count up from here."""
-    texts: tuple[bytes, ...]
     fallback: Envelope
 
-    def values(self, shape: _Shape) -> _Values:
-        """Return the values by name."""
-        values = {_ID: self.id, _CREATED: self.created}
-        for number, (name, pattern) in enumerate(shape.numbers.items(), self.number):
-            values[name] = b"%d.5" % number if pattern is _FLOAT_PATTERN else b"%d" % number
-        if shape.counts:
-            prompt, completion, total = shape.counts
-            values[total] = b"%d" % (int(values[prompt]) + int(values[completion]))
-        return values
 
-
-# Each value of the first example occurs nowhere else in its stream.
-_FIRST_EXAMPLE = _Example(b"qZ8id8Zq", b"1987654321", 798765401, (b"qZ8text8Zq",), Envelope("1", 1, "unknown"))
-_SECOND_EXAMPLE = _Example(b"id_2-", b"1700000002", 31, (b"one", b" two", b' \\"3\\"'), Envelope("2", 2, "unknown"))
+# Each value of the first example but the reason occurs nowhere else in its stream.
+_FIRST_EXAMPLE = _Example(
+    {_ID: b"qZ8id8Zq", _CREATED: b"1987654321", _REASON: b"stop"},
+    (b"qZ8text8Zq",),
+    798765401,
+    Envelope("1", 1, "unknown"),
+)
+_SECOND_EXAMPLE = _Example(
+    {_ID: b"id_2-", _CREATED: b"1700000002", _REASON: b"length"},
+    (b"one", b" two", b' \\"3\\"'),
+    31,
+    Envelope("2", 2, "unknown"),
+)
 
 
 def learn_stream_template(
@@ -390,119 +335,116 @@ def learn_stream_template(
 
     Texts but the first may be missing. `make_pipeline` makes the pipeline for a stream, from its fallback envelope.
     """
-    shape = _read_shape(received)
-    if shape is None:
+    frames = _read_frames(received)
+    template = None if frames is None else _make_template(frames, make_pipeline)
+    if frames is None or template is None:
         return None
-    learnt: StreamTemplate | None = None
-    for reason in _REASONS:
-        field = _FINISH_FIELD.search(shape.finish)
-        assert field is not None
-        other = shape._replace(finish=shape.finish[: field.start(1)] + reason + shape.finish[field.end(1) :])
-        template = _make_template(other, make_pipeline)
-        if template is None or not all(
-            _agrees(template, _example_frames(other, example), make_pipeline(example.fallback))
-            for example in (_FIRST_EXAMPLE, _SECOND_EXAMPLE)
-        ):
-            continue
-        frames = _example_frames(other, _SECOND_EXAMPLE)
-        for number in range(2, len(frames)):
-            frames[number] = frames[number].replace(_SECOND_EXAMPLE.created, b"170000001%d" % (number // 2))
-        has_new_times = template._replace(allows_new_times=True)
-        if _agrees(has_new_times, frames, make_pipeline(_SECOND_EXAMPLE.fallback)):
-            template = has_new_times
-        learnt = template._replace(finishes=(*(() if learnt is None else learnt.finishes), *template.finishes))
-    return learnt
+    (first, _), (stream, _) = (_example_stream(frames, example) for example in (_FIRST_EXAMPLE, _SECOND_EXAMPLE))
+    has_agreed = _agrees(template, first, make_pipeline(_FIRST_EXAMPLE.fallback))
+    if not (has_agreed and _agrees(template, stream, make_pipeline(_SECOND_EXAMPLE.fallback))):
+        return None
+    for number in range(2, len(stream)):
+        stream[number] = stream[number].replace(_SECOND_EXAMPLE.values[_CREATED], b"170000001%d" % (number // 2))
+    has_new_times = template._replace(allows_new_times=True)
+    return has_new_times if _agrees(has_new_times, stream, make_pipeline(_SECOND_EXAMPLE.fallback)) else template
 
 
-def _example_frames(shape: _Shape, example: _Example) -> list[bytes]:
-    return shape.frames(example.texts, example.values(shape))
-
-
-def _read_shape(received: bytes) -> _Shape | None:
-    """Cut a stream into frames and leave out the values."""
+def _read_frames(received: bytes) -> list[_FrameTemplate] | None:
+    """Cut a stream into its kinds of frames: role, text, finish, perhaps usage, and the end marker."""
     frames = received.split(sse.FRAME_END)
-    end = next((number for number, frame in enumerate(frames) if _FINISH_FIELD.search(frame)), 0)
-    if end < 2 or b"\0" in received or frames[-2:] != [_DONE, b""] or len(frames) - end not in (3, 4):
+    end = next((number for number, frame in enumerate(frames) if _REASON_FIELD.search(frame)), 0)
+    if end < 2 or frames[-2:] != [_DONE, b""] or len(frames) - end not in (3, 4):
         return None
-    found_id = _ID_FIELD.search(frames[0])
+    id_field = _ID_FIELD.search(frames[0])
     text = split_around_text(frames[1] + sse.FRAME_END, Endpoint.CHAT)
-    if found_id is None or text is None or not all(map(_CREATED_FIELD.search, frames[:-2])):
+    if id_field is None or text is None or not all(map(_CREATED_FIELD.search, frames[:-2])):
         return None
-    numbers: dict[bytes, bytes] = {}
-    names: dict[bytes, bytes] = {}
+    numbers: list[bytes] = []
 
     def leave_out(frame: bytes) -> bytes:
-        frame = frame.replace(found_id[0], _with_hole(found_id, 1, _ID), 1)
-        return _CREATED_FIELD.sub(lambda field: _with_hole(field, 1, _CREATED), frame, 1)
+        frame = frame.replace(b"%", b"%%").replace(id_field[0], id_field[1] + b'%(id)b"', 1)
+        return _REASON_FIELD.sub(rb"\1%(reason)b", _CREATED_FIELD.sub(rb"\1%(created)b", frame, 1), 1)
 
     def leave_out_number(field: re.Match[bytes]) -> bytes:
-        group = 2 if field[2] is not None else 3
-        if len(numbers) == _NUMBERS_LIMIT:
-            return field[0]
-        name = bytes([_FIRST_NUMBER + len(numbers)])
-        numbers[name] = _INTEGER_PATTERN if group == 2 else _FLOAT_PATTERN
-        names.setdefault(field[1], name)
-        return _with_hole(field, group, name)
+        _, name, integer, _ = field.groups()
+        if integer is None or name not in _COUNTS or name in numbers:
+            name = (b"float%d" if integer is None else b"integer%d") % len(numbers)
+        numbers.append(name)
+        return field[1] + b"%%(%b)b" % name
 
-    role, finish = leave_out(frames[0]), leave_out(frames[end])
-    before, after = leave_out(text[0]), leave_out(text[1].removesuffix(sse.FRAME_END))
-    usage = _NUMBER_FIELD.sub(leave_out_number, leave_out(frames[end + 1])) if len(frames) - end == 4 else b""
-    counts = tuple(names[field] for field in _COUNT_FIELDS if field in names)
-    is_counted = len(counts) == len(_COUNT_FIELDS) and all(numbers[name] is _INTEGER_PATTERN for name in counts)
-    return _Shape(role, (before, after), finish, usage, numbers, counts) if is_counted or not usage else None
+    templates = [
+        _make_frame(leave_out(frames[0]), PartState.ANSWERING),
+        _make_frame(
+            leave_out(b"\0".join(text)).removesuffix(sse.FRAME_END).replace(b"\0", _TEXT_HOLE), PartState.ANSWERING
+        ),
+        _make_frame(leave_out(frames[end]), PartState.FINISHED),
+    ]
+    if len(frames) - end == 4:
+        usage = _NUMBER_FIELD.sub(leave_out_number, leave_out(frames[end + 1]))
+        if len(numbers) > _NUMBERS_LIMIT or not set(_COUNTS).issubset(numbers):
+            return None
+        templates.append(_make_frame(usage, PartState.FINISHED_WITH_USAGE))
+    return [*templates, _make_frame(_DONE, PartState.DONE)]
 
 
-def _with_hole(field: re.Match[bytes], group: int, name: bytes) -> bytes:
-    start = field.start()
-    return field[0][: field.start(group) - start] + b"\0" + name + field[0][field.end(group) - start :]
+def _make_frame(received: bytes, next_state: PartState) -> _FrameTemplate:
+    names: list[bytes] = []
+
+    def pattern(hole: re.Match[bytes]) -> bytes:
+        if hole[1] is None:
+            return b"%"
+        names.append(hole[1])
+        return _PATTERNS.get(hole[2], _INTEGER)
+
+    return _FrameTemplate(received, re.compile(_HOLE.sub(pattern, re.escape(received))), names, next_state)
 
 
-def _make_template(shape: _Shape, make_pipeline: Callable[[Envelope], StreamPipeline]) -> StreamTemplate | None:
+def _example_stream(frames: list[_FrameTemplate], example: _Example) -> tuple[list[bytes], _Values]:
+    """Return the frames of a stream with these values, and the values of its holes."""
+    values = dict(example.values)
+    for number, name in enumerate(frames[-2].names, example.number):
+        values.setdefault(name, b"%d.5" % number if name.startswith(b"float") else b"%d" % number)
+    prompt, completion, total = _COUNTS
+    if total in values:
+        values[total] = b"%d" % (int(values[prompt]) + int(values[completion]))
+    role, text, *rest = [frame.received + sse.FRAME_END for frame in frames]
+    texts = [text % {**values, _TEXT: one} for one in example.texts]
+    return [role % values, *texts, *(frame % values for frame in rest)], values | {_TEXT: example.texts[0]}
+
+
+def _make_template(
+    frames: list[_FrameTemplate], make_pipeline: Callable[[Envelope], StreamPipeline]
+) -> StreamTemplate | None:
     """Make a template from what a pipeline sends for the first example."""
-    pipeline, values = make_pipeline(_FIRST_EXAMPLE.fallback), _FIRST_EXAMPLE.values(shape)
+    pipeline = make_pipeline(_FIRST_EXAMPLE.fallback)
     if not pipeline.parts[0].has_plain_text:
         return None
-    sent_role, sent_text, *_ = map(pipeline.feed, shape.frames(_FIRST_EXAMPLE.texts, values))
+    stream, values = _example_stream(frames, _FIRST_EXAMPLE)
+    sent_role, sent_text, *_ = map(pipeline.feed, stream)
     end, result = pipeline.close(), pipeline.result
-    before, found, after = sent_text.partition(_FIRST_EXAMPLE.texts[0])
-    if not found or bool(shape.usage) != (result.usage is not None):
+    role, text, finish, *rest = frames
+    if sent_text.count(values[_TEXT]) != 1 or len(rest) != 1 + (result.usage is not None):
         return None
+    del values[_REASON]
 
     def leave_out(sent: bytes) -> bytes:
-        sent = sent.replace(b"%", b"%%")
+        sent = _REASON_FIELD.sub(rb"\1%(reason)b", sent.replace(b"%", b"%%"))
         for name, value in values.items():
             sent = sent.replace(value, b"%%(%b)b" % name)
         return sent
 
-    usage = None
-    if result.usage is not None:
-        extra_fields = msgspec.json.encode(result.usage.extra_fields) if result.usage.extra_fields else b""
-        floats = tuple(name for name, pattern in shape.numbers.items() if pattern is _FLOAT_PATTERN)
-        usage = _UsageTemplate(*_pattern(shape.usage, shape.numbers), shape.counts, floats, leave_out(extra_fields))
-    role, role_names = _pattern(shape.role, {})
-    prefix, suffix = map(_format, shape.text)
+    usage_fields = {} if result.usage is None else result.usage.extra_fields
     return StreamTemplate(
-        role=role,
-        role_names=role_names,
-        text=(prefix, suffix),
-        finishes=((_format(shape.finish), leave_out(end)),),
-        usage=usage,
-        sent_role=leave_out(sent_role),
-        sent_text=(leave_out(before), leave_out(after)),
+        frames={
+            PartState.WAITING: (role._replace(sent=leave_out(sent_role)),),
+            PartState.ANSWERING: (text._replace(sent=leave_out(sent_text)), finish),
+            PartState.FINISHED: tuple(rest[:1]),
+            PartState.FINISHED_WITH_USAGE: tuple(rest[1:]),
+        },
+        end=leave_out(end),
+        usage_fields=leave_out(msgspec.json.encode(usage_fields)) if usage_fields else b"",
         repairs=tuple(result.repairs),
     )
-
-
-def _pattern(frame: bytes, numbers: dict[bytes, bytes]) -> tuple[re.Pattern[bytes], tuple[bytes, ...]]:
-    """Return the pattern of a frame, and the names of its groups."""
-    patterns = {_ID: _ID_PATTERN, _CREATED: _CREATED_PATTERN, **numbers}
-    parts = _HOLE.split(frame)  # every other one is a name
-    source = b"".join(patterns[part] if number % 2 else re.escape(part) for number, part in enumerate(parts))
-    return re.compile(source), tuple(parts[1::2])
-
-
-def _format(frame: bytes) -> bytes:
-    return _HOLE.sub(lambda hole: b"%%(%b)b" % hole[1], frame.replace(b"%", b"%%"))
 
 
 def _agrees(template: StreamTemplate, frames: list[bytes], pipeline: StreamPipeline) -> bool:

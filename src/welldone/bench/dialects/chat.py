@@ -6,12 +6,12 @@ from welldone.protocol import events as ev
 from welldone.protocol import sse
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event
-from welldone.protocol.fast_path import ChunkTemplates, learn_templates
 from welldone.protocol.lenient_json import decode_text
 from welldone.protocol.reader import EventReader
 from welldone.protocol.repair import EventRepairer
 from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import RequestFacts, read_request_facts
+from welldone.protocol.template import ChunkTemplate, learn_chunk
 
 # Fast path for most of an answer: a chunk that differs from an earlier one only in its text is not parsed.
 #
@@ -30,7 +30,7 @@ class ChunkFastPath:
     def __init__(self, reader: EventReader, repair: EventRepairer) -> None:
         self._reader = reader
         self._repair = repair
-        self._fast_path: ChunkTemplates | None = None
+        self._template: ChunkTemplate | None = None
         self._lessons_left = _MAX_CHUNK_LESSONS
         self._index = 0  # of the choice that the template is for
         self._is_open = False
@@ -39,14 +39,14 @@ class ChunkFastPath:
     def take(self, data: bytes) -> tuple[list[str], bytes]:
         """Return the texts of the chunks that match the template, and the bytes that are left for the reader."""
         texts: list[str] = []
-        templates = self._fast_path
-        if templates is None or not self._is_open:
+        template = self._template
+        if template is None or not self._is_open:
             return texts, data
         data = self._partial + data
         self._partial = b""
         start = 0
         while end := data.find(sse.FRAME_END, start) + 1:
-            text = templates.rewrite(data[start : end + 1])
+            text = template.rewrite(data[start : end + 1])
             if text is None:
                 break
             texts.append(decode_text(text) if b"\\" in text else text.decode())
@@ -55,40 +55,40 @@ class ChunkFastPath:
         if not end and len(data) <= _MAX_PARTIAL_CHUNK_BYTES and b"\n" not in data and b"\r" not in data:
             self._partial, data = data, b""  # the reader would wait for more as well
         else:
-            self._sync_reader(templates)
+            self._sync_reader(template)
         return texts, data
 
     def learn(self, frame: bytes, events: list[Event]) -> None:
         """Learn a template from the last frame that the reader has parsed."""
-        templates = self._fast_path
+        template = self._template
         if (
             self._lessons_left
             and len(events) == 1
             and isinstance(events[0], ev.Text)
-            and not (templates and templates.matches(frame))
+            and not (template and template.matches(frame))
         ):
-            if templates is None or not templates.is_worthwhile:
+            if template is None or not template.is_worthwhile:
                 self._lessons_left -= 1
-            self._fast_path = learn_templates(frame, (b"", b""), {})
+            self._template = learn_chunk(frame, (b"", b""))
             self._index = events[0].index
         self._is_open = (
-            self._fast_path is not None and self._reader.is_idle and self._repair.can_use_fast_path(self._index)
+            self._template is not None and self._reader.is_idle and self._repair.can_use_fast_path(self._index)
         )
 
     def close(self) -> bytes:
         """Return the bytes that are left for the reader at the end of the stream."""
         rest, self._partial = self._partial, b""
-        if self._fast_path is not None:
-            self._sync_reader(self._fast_path)
+        if self._template is not None:
+            self._sync_reader(self._template)
         return rest
 
-    def _sync_reader(self, fast_path: ChunkTemplates) -> None:
+    def _sync_reader(self, template: ChunkTemplate) -> None:
         """Tell reader and repair about the chunks that bypassed them."""
         self._is_open = False
-        if fast_path.frames:
-            self._reader.record_fast_path(fast_path.frames, fast_path.bytes, fast_path.last_bytes)
+        if template.frames:
+            self._reader.record_fast_path(template.frames, template.bytes, template.last_bytes)
             self._repair.record_fast_path()
-            fast_path.reset_counts()
+            template.reset_counts()
 
 
 _CHAT_ENVELOPE = Envelope("chatcmpl-bench", 0, "bench")

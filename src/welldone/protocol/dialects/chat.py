@@ -5,7 +5,6 @@ the next chunk of their choice. Text chunks come from a template: only the text 
 always give the same bytes.
 """
 
-import re
 from typing import TypeAlias, assert_never
 
 import msgspec
@@ -17,20 +16,15 @@ from welldone.protocol.dialects.base import KEEP_ALIVE, Affixes, Dialect, UsageS
 from welldone.protocol.envelope import CHUNK_OBJECT, REPLY_OBJECT, Endpoint, Envelope
 from welldone.protocol.events import CALL_TYPE_AND_ARGUMENTS_FIELD, Event, Failure, Json, Usage
 from welldone.protocol.fields import usage_object
-from welldone.protocol.lenient_json import is_verbatim_text, parse_strict
 from welldone.protocol.request_facts import RequestFacts
 from welldone.protocol.state import CHAT_TRANSITIONS, COMPLETIONS_TRANSITIONS, ChoiceState, StreamStateMachine
+from welldone.protocol.template import split_around_text
 
 _encode = msgspec.json.Encoder().encode
 _PENDING_FIELDS_LIMIT = 256  # unknown fields attached to one chunk; more get a chunk of their own
 TEXT_MARKER = "\x00text\x00"
 """Stands for the text in a template of an encoded event."""
 _TEXT_MARKER_BYTES = _encode(TEXT_MARKER)[1:-1]
-_CONTENT = re.compile(rb'"(?:content|text)": ?"((?:[^"\\]|\\.)*)"')
-_TEMPLATE_LIMIT_BYTES = 4096
-"""Longest chunk from which a fast path is learnt, since each text in it is tried. Real chunks have 300 bytes."""
-_PLACEHOLDER = "\x1atext\x1a"
-_PLACEHOLDER_BYTES = b"\\u001atext\\u001a"
 # Legal in JSON, but line readers such as Python's str.splitlines treat them as line breaks.
 _LINE_BREAKS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
 
@@ -215,21 +209,6 @@ def openai_error_object(failure: Failure) -> Json:
 def error_and_done(failure: Failure) -> bytes:
     """Encode an error event and the end of the stream."""
     return _data_frame(openai_error_object(failure)) + sse.DONE
-
-
-def split_around_text(frame: bytes, endpoint: Endpoint) -> Affixes | None:
-    """Prefix and suffix of the text of a chunk; None if the text cannot be copied."""
-    if len(frame) > _TEMPLATE_LIMIT_BYTES or not sse.is_single_frame(frame):
-        return None
-    for found in _CONTENT.finditer(frame):
-        before, after = frame[: found.start(1)], frame[found.end(1) :]
-        chunk = (before + _PLACEHOLDER_BYTES + after)[len(sse.DATA_PREFIX) : -len(sse.FRAME_END)]
-        match parse_strict(chunk) if is_verbatim_text(found[1]) else None:
-            case {"choices": [{"delta": {"content": text}}]} if text == _PLACEHOLDER and endpoint is Endpoint.CHAT:
-                return before, after
-            case {"choices": [{"text": text}]} if text == _PLACEHOLDER and endpoint is Endpoint.COMPLETIONS:
-                return before, after
-    return None
 
 
 def split_at_marker(encoded: bytes) -> Affixes:

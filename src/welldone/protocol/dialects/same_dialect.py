@@ -14,7 +14,6 @@ import msgspec
 
 from welldone.protocol import lenient_json, sse
 from welldone.protocol.dialects.chat import escape_line_breaks
-from welldone.protocol.dialects.text_deltas import TextDeltaTemplate, learn_text_delta
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Failure, FailureMapper, Json, Usage
 from welldone.protocol.fields import (
@@ -29,6 +28,7 @@ from welldone.protocol.reader import check_characters, check_lines, recover_data
 from welldone.protocol.repair_log import RepairLog, RepairResult, format_json
 from welldone.protocol.request_facts import RepairOptions
 from welldone.protocol.state import PartState
+from welldone.protocol.template import EventTemplate, learn_event
 
 FrameOutput: TypeAlias = tuple[sse.Frame | None, bytes]
 """An upstream frame and the output for it. None for output that belongs to no frame, such as the end."""
@@ -59,7 +59,6 @@ class PassthroughRepairer(ABC):
     """Rule violated by JSON that is not an event."""
     _EMPTY_DATA_RULES: ClassVar[tuple[str, ...]] = ("sse-no-empty-data",)
     """Rules violated by an event without data."""
-    _HAS_SEQUENCE_NUMBERS: ClassVar[bool] = False
     retains_output = True
     """Whether output is buffered: its length must be bounded."""
     headers: Mapping[str, str] = dict(sse.HEADERS)
@@ -93,12 +92,13 @@ class PassthroughRepairer(ABC):
         self.invalid_arguments_count: int = 0
         self.has_content: bool = False
         """Whether the last `feed` contained output, not only a start or keep-alive event."""
+        self._endpoint = endpoint
         self._fallback = fallback
         self._model = model
         self._is_stream = is_stream
         self._next_sequence_number = 0  # of the upstream's events
         self._send_text: Callable[[str], bytes] | None = None  # after a text delta: sends text like it
-        self._template: TextDeltaTemplate | None = None
+        self._template: EventTemplate | None = None
         self._text_frame: tuple[sse.Frame | None, str | None] = None, None  # the last of `cut_frames`, and its text
         self._learning_attempts = _LEARNING_ATTEMPTS
         self._map_failure: FailureMapper | None = None
@@ -260,7 +260,7 @@ class PassthroughRepairer(ABC):
         if not self._learning_attempts:
             return False
         self._learning_attempts -= 1
-        self._template = learn_text_delta(data, number if self._HAS_SEQUENCE_NUMBERS else None)
+        self._template = learn_event(data, self._endpoint, number)
         return self._template is not None
 
     def feed_by_frame(self, data: bytes) -> Iterator[FrameOutput]:

@@ -20,9 +20,10 @@ from welldone.http.client import Exchange, split_chunk_framing
 from welldone.http.connect import HttpClientError
 from welldone.http.messages import StreamingResponse
 from welldone.protocol.events import Failure
-from welldone.protocol.fast_path import FastPath, TransferFraming
+from welldone.protocol.fast_path import FastPath
 from welldone.protocol.json_budget import STEPWISE_LIMIT_BYTES
 from welldone.protocol.stream_template import TemplatedStream
+from welldone.protocol.template import TransferFraming
 from welldone.server.generation.observer import StreamObserver
 from welldone.server.generation.token_cost import OutputTokenEstimator
 from welldone.server.observe.timing import StreamTimes

@@ -33,7 +33,6 @@ class ResponsesRepairer(PassthroughRepairer):
     """
 
     _UNKNOWN_EVENT_RULE: ClassVar[str] = "resp-no-unknown-events"
-    _HAS_SEQUENCE_NUMBERS: ClassVar[bool] = True
     _EMPTY_DATA_RULES: ClassVar[tuple[str, ...]] = (*PassthroughRepairer._EMPTY_DATA_RULES, "resp-keepalive")
 
     def __init__(

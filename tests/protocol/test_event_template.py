@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.table import table
 from welldone.protocol.dialects.registry import passthrough_repairer_for
-from welldone.protocol.dialects.text_deltas import learn_text_delta
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.request_facts import RepairOptions
+from welldone.protocol.template import learn_event
 
 RECORDED = sorted((Path(__file__).parent.parent / "recorded_dialects").glob("*/*_stream.body"))
 ENVELOPES = {Endpoint.MESSAGES: Envelope("msg_1", 1, "m"), Endpoint.RESPONSES: Envelope("resp_1", 1, "m")}
@@ -147,19 +147,23 @@ def test_new_parts_are_learnt_a_bounded_number_of_times() -> None:
 
 
 OTHER_FORMS = {
-    "text of another member": (event("content_block_delta", delta={"type": "odd_delta", "text": "x"}), None),
-    "no number expected": (numbered([text_delta("x")], is_number_last=True)[0], None),
-    "another number": (numbered([text_delta("x")], is_number_last=True)[0], 1),
-    "two numbers": (numbered([text_delta("x", more={"sequence_number": 0})], is_number_last=True)[0], 0),
-    "a text that cannot be copied": (message_delta("\u2028"), None),
-    "a long event": (message_delta("x" * 5000), None),
-    "no JSON": (b'data: {"delta":"x"\n\n', None),
+    "text of another member": (Endpoint.MESSAGES, event("content_block_delta", delta={"type": "odd", "text": "x"})),
+    "another dialect": (Endpoint.MESSAGES, numbered([text_delta("x")], is_number_last=True)[0]),
+    "another number": (Endpoint.RESPONSES, numbered([{"type": "odd"}, text_delta("x")], is_number_last=True)[1]),
+    "no number": (Endpoint.RESPONSES, event("response.output_text.delta", delta="x")),
+    "two numbers": (
+        Endpoint.RESPONSES,
+        numbered([text_delta("x", more={"sequence_number": 0})], is_number_last=True)[0],
+    ),
+    "a text that cannot be copied": (Endpoint.MESSAGES, message_delta("\u2028")),
+    "a long event": (Endpoint.MESSAGES, message_delta("x" * 5000)),
+    "no JSON": (Endpoint.RESPONSES, b'data: {"delta":"x"\n\n'),
 }
 
 
-@table(("frame", "number"), OTHER_FORMS.values(), ids=OTHER_FORMS.keys())
-def test_other_events_give_no_template(frame: bytes, number: int | None) -> None:
-    assert learn_text_delta(frame, number) is None
+@table(("endpoint", "frame"), OTHER_FORMS.values(), ids=OTHER_FORMS.keys())
+def test_other_events_give_no_template(endpoint: Endpoint, frame: bytes) -> None:
+    assert learn_event(frame, endpoint, 0) is None
 
 
 KNOWN_FORM = {
@@ -174,7 +178,7 @@ KNOWN_FORM = {
 
 @table(("frame", "text"), KNOWN_FORM.values(), ids=KNOWN_FORM.keys())
 def test_a_template_reads_events_of_its_form(frame: bytes, text: str | None) -> None:
-    template = learn_text_delta(numbered([text_delta("x")], is_number_last=False)[0], 0)
+    template = learn_event(numbered([text_delta("x")], is_number_last=False)[0], Endpoint.RESPONSES, 0)
     assert template is not None
     assert template.read(frame, 0) == text
 
