@@ -392,7 +392,7 @@ def test_an_internal_error_still_ends_the_stream(tmp_path: Path) -> None:
                 await serving.engine_requests()
             await serving.engine_requests()
             (answer,) = serving.answers()
-            answer.pipeline = _Broken(Endpoint.CHAT, fallback=Envelope("chatcmpl-1", 1, "m"))
+            answer.pipeline._pipeline = _Broken(Endpoint.CHAT, fallback=Envelope("chatcmpl-1", 1, "m"))
             answer.abort(ApiError(500, "broken", code="internal_error"))
             return await request_task
 
@@ -418,7 +418,7 @@ def test_an_internal_error_while_reading_ends_the_stream(tmp_path: Path, caplog:
             while not any(answer.times.ttft_s is not None for answer in serving.answers()):
                 await serving.get("/health")
             (answer,) = serving.answers()
-            answer.pipeline = _Unreadable(Endpoint.CHAT, fallback=Envelope("chatcmpl-1", 1, "m"))
+            answer.pipeline._pipeline = _Unreadable(Endpoint.CHAT, fallback=Envelope("chatcmpl-1", 1, "m"))
             await upstream.allow(1)
             await upstream.disconnected.wait()
             return await request_task

@@ -70,9 +70,9 @@ def test_the_second_stream_follows_the_template_of_the_first(tmp_path: Path) -> 
             while not any(task.times.ttft_s is not None for task in serving.answers()):
                 await serving.get("/health")
             (task,) = serving.answers()
-            assert task._templated is not None
-            assert task.pipeline.part_state(0).name == "ANSWERING"
-            assert not task._templated is not None
+            assert task.pipeline._templated is not None
+            assert task.pipeline.current.part_state(0).name == "ANSWERING"
+            assert not task.pipeline._templated is not None
             writer.close()
 
     run(work())

@@ -28,7 +28,7 @@ class Accounting(NamedTuple):
         metrics.end_stream(times, model)
         if answer is None:
             return
-        result = answer.result
+        result = answer.pipeline.active.result
         usage, failure, repairs = result.usage, result.failure, result.repairs
         cached_tokens = 0 if usage is None else _cached_tokens(usage)
         if not answer.backend.is_third_party:
@@ -61,7 +61,7 @@ class Accounting(NamedTuple):
             facts = AnswerFacts(
                 is_stream=answer.is_stream,
                 response_model=answer.response_model,
-                finish_reasons=answer.finish_reasons,
+                finish_reasons=answer.pipeline.active.finish_reasons,
                 cached_tokens=cached_tokens,
                 repairs=repairs,
                 continuations=continuations,

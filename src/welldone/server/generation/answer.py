@@ -17,28 +17,17 @@ from welldone.gateway.errors import ApiError, internal_error
 from welldone.gateway.upstream import dialect_headers
 from welldone.http.messages import HttpResponse
 from welldone.http.turns import next_turn
-from welldone.protocol import sse
 from welldone.protocol.continuation import Continuation, ContinuationWay
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS
-from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Json
-from welldone.protocol.fast_path import FastPath
 from welldone.protocol.fields import BROKEN_OFF
-from welldone.protocol.pipeline import BufferedPipeline, Pipeline, StreamPipeline
-from welldone.protocol.repair_log import RepairResult
-from welldone.protocol.replay import AnyPipeline
-from welldone.protocol.request_facts import DEFAULT_OPTIONS, RepairOptions
+from welldone.protocol.request_facts import RepairOptions
 from welldone.protocol.state import PartState
-from welldone.protocol.stream_template import RECORDED_LIMIT_BYTES, TemplatedStream, TemplateSlot
 from welldone.server.context import RequestContext, response_headers
+from welldone.server.generation.answer_pipeline import AnswerPipeline
 from welldone.server.generation.attempt import AttemptStage, UpstreamAttempt, classify_failure
-from welldone.server.generation.client_stream import (
-    REPORT_REQUEST_HEADER,
-    ClientStream,
-    ReportHeaders,
-    ResponseState,
-)
+from welldone.server.generation.client_stream import REPORT_REQUEST_HEADER, ClientStream, ReportHeaders, ResponseState
 from welldone.server.generation.continuation import NO_WAY, Continuations
 from welldone.server.generation.observer import StreamObserver
 from welldone.server.generation.pipelines import (
@@ -54,7 +43,7 @@ from welldone.server.generation.pipelines import (
 from welldone.server.generation.recovery import AttemptOutput, Continue, GiveUp, Recovery
 from welldone.server.generation.retry import RetryLoop
 from welldone.server.generation.targets import sticky_key
-from welldone.server.generation.token_cost import TokenCost, estimate_prompt_tokens, has_logprobs
+from welldone.server.generation.token_cost import TokenCost, estimate_prompt_tokens
 from welldone.server.inspector.captures import StreamCapture
 from welldone.server.observe import log
 from welldone.server.observe.timing import StreamTimes
@@ -70,7 +59,6 @@ _GRACE_S = {
 }
 """How long the end of a body is awaited."""
 _NEVER_S = 86_400.0
-_EVENT_STREAM_HEADERS = dict(sse.HEADERS)
 _PROMPT_PARAMS = {
     Endpoint.CHAT: "messages",
     Endpoint.COMPLETIONS: "prompt",
@@ -118,13 +106,17 @@ class Answer:
         self._may_use_template = reread_request is None
         self._capture = capture
         self.continuations: Continuations = Continuations(backend, settings.continuation, ctx.id, times)
-        self._fallback = Envelope(gen_request.id, int(parts.now()), backend.name)
-        self._pipeline: AnyPipeline | None = None
-        self._templated: TemplatedStream | None = None  # replaces the pipeline while the stream follows a template
-        self._template_slot: TemplateSlot | None = None
-        self._recorded: bytearray | None = None  # input from which a template is learnt
-        self._options: RepairOptions = DEFAULT_OPTIONS
-        self._reset_pipeline()
+        make_factory = partial(
+            pipeline_factory,
+            gen_request,
+            request,
+            backend,
+            reasoning=reasoning_fields_for(ctx.request.headers.get("User-Agent"), settings.reasoning),
+            # Several choices are requested separately: one of them can be requested again, whatever the setting.
+            is_continuable=self.continuations.is_on or len(request.bodies) > 1,
+        )
+        fallback = Envelope(gen_request.id, int(parts.now()), backend.name)
+        self.pipeline: AnswerPipeline = AnswerPipeline(make_factory, fallback, capture)
         self.error: ApiError | None = None
         """Why the response failed."""
         self._part_count = len(request.bodies)
@@ -140,30 +132,6 @@ class Answer:
         self._received_bytes = 0
         self.cost: TokenCost = TokenCost(prompt_copies=self._part_count // request.prompt_count)
 
-    def _reset_pipeline(self) -> None:
-        self._pipeline = self._templated = self._template_slot = self._recorded = None
-        if self._capture is not None:
-            factory = self._make_factory(self._fallback)
-            self._capture.pipeline_created(factory)
-            self._pipeline = factory()
-
-    @property
-    def pipeline(self) -> AnyPipeline:
-        """The pipeline. If the stream has followed a template so far, the pipeline now replaces it."""
-        if self._pipeline is None:
-            templated, self._templated = self._templated, None
-            self._pipeline = self._make_factory(self._fallback)() if templated is None else templated.restore()
-        return self._pipeline
-
-    @pipeline.setter
-    def pipeline(self, pipeline: AnyPipeline) -> None:
-        self._pipeline, self._templated = pipeline, None
-
-    @property
-    def result(self) -> RepairResult:
-        """What is known of the answer."""
-        return self.pipeline.result if self._templated is None else self._templated.result
-
     @property
     def is_stream(self) -> bool:
         """Whether the client requested a stream."""
@@ -174,44 +142,18 @@ class Answer:
         """The name of the model in the response, if it is known."""
         if self.backend.reported_model is not None:
             return self.backend.reported_model
-        envelope = self.pipeline.parts[0].envelope if isinstance(self.pipeline, Pipeline) else None
+        envelope = self.pipeline.parts[0].envelope if self.pipeline.parts else None
         return None if envelope is None else envelope.model
 
-    @property
-    def finish_reasons(self) -> tuple[str, ...]:
-        """The finish reasons of the answer, after its end."""
-        return (self._templated or self.pipeline).finish_reasons
-
-    def _prepare_pipeline(self, lease: BackendLease, part: int) -> None:
-        """Configure the pipeline for an upstream, or use a template instead of it."""
+    def _prepare_pipeline(self, lease: BackendLease, part: int) -> RepairOptions:
+        """Configure the pipeline for an upstream."""
         dialect = upstream_dialect(self._gen_request, lease.upstream)
-        self._options = repair_options(lease, self._request.bodies[part], dialect)
-        is_configured = self._options is not DEFAULT_OPTIONS
-        if is_configured and self._capture is not None:
-            self._capture.configure(part, self._options)
-        if self._pipeline is None and self._may_use_template:
-            model = self.backend.reported_model
-            key = template_key(self._gen_request, self._request, lease, self._options, model)
-            slot = self._template_slot = None if key is None else self._parts.templates.slot(key)
-            if slot is not None:
-                factory = self._make_factory(self._fallback)
-                self._templated = slot.begin(partial(_make_configured, factory, self._options))
-                if self._templated is None:
-                    self._pipeline = factory()
-                self._recorded = bytearray() if slot.is_learning else None
-        if self._templated is None and is_configured:
-            self.pipeline.configure(part, self._options)
-
-    def _make_factory(self, fallback: Envelope) -> Callable[[], AnyPipeline]:
-        return pipeline_factory(
-            self._gen_request,
-            self._request,
-            self.backend,
-            envelope=fallback,
-            reasoning=reasoning_fields_for(self._ctx.request.headers.get("User-Agent"), self._settings.reasoning),
-            # Several choices are requested separately: one of them can be requested again, whatever the setting.
-            is_continuable=self.continuations.is_on or len(self._request.bodies) > 1,
-        )
+        options, slot = repair_options(lease, self._request.bodies[part], dialect), None
+        if self._may_use_template:
+            key = template_key(self._gen_request, self._request, lease, options, self.backend.reported_model)
+            slot = None if key is None else self._parts.templates.slot(key)
+        self.pipeline.configure(part, options, slot)
+        return options
 
     async def run(self) -> HttpResponse | None:
         """Produce the response; returns None if it was streamed.
@@ -230,7 +172,7 @@ class Answer:
             return await self._buffered_response()
         finally:
             self.client.enter(_FAILED)  # unless it has ended before
-            if self.client.state is not _COMPLETE or (self._templated or self.pipeline).usage is None:
+            if self.client.state is not _COMPLETE or self.pipeline.active.usage is None:
                 for attempt in self._attempts.values():
                     if attempt.is_billable:
                         self.cost.add_incomplete(attempt.output_estimate)
@@ -241,20 +183,19 @@ class Answer:
                     task.cancel()
             self._attempts.clear()  # a reference cycle would wait for the garbage collector
             self.client.buffered.clear()
-            self._learn_template()
+            if self.client.state is _COMPLETE:
+                self.pipeline.learn()
 
     def abort(self, error: ApiError) -> None:
         """End the response with an error."""
         if self.client.state >= _COMPLETE or self.error is not None:
             return
         self.error = error
-        if self._capture is not None:
-            self._capture.fail(error.to_failure())
         try:
             self.client.send(self.pipeline.fail(error.to_failure()))
         except Exception as internal_error:  # noqa: BLE001 - the client gets an end of the stream in any case
             log.event(logging.ERROR, "a response could not be ended", error=internal_error)
-            self.client.send(self.pipeline.encode_failure(error.to_failure()))
+            self.client.send(self.pipeline.current.encode_failure(error.to_failure()))
         finally:
             self._end(_FAILED)
 
@@ -285,8 +226,7 @@ class Answer:
             if planned is None:
                 return msgspec.structs.replace(first_failure, is_retryable=False)
             way, body = planned
-        self._prepare_pipeline(lease, part)
-        dialect = self._options.upstream_dialect  # read here: another part may have another upstream
+        dialect = self._prepare_pipeline(lease, part).upstream_dialect
         if self._part_count > 1:
             await next_turn()  # encoding and sending a long body takes milliseconds
         await self._parts.body_budget.reserve(attempt)
@@ -309,8 +249,8 @@ class Answer:
             encoded = [msgspec.json.encode(body)]
             estimate = attempt.output_estimate
             estimate.prompt_tokens = estimate_prompt_tokens(body, len(encoded[0]))
-            is_same_dialect = self._gen_request.endpoint in SAME_DIALECT_ENDPOINTS
-            estimate.has_long_chunks = is_same_dialect or has_logprobs(self._request.bodies[part])
+            is_same_dialect, sent = self._gen_request.endpoint in SAME_DIALECT_ENDPOINTS, self._request.bodies[part]
+            estimate.has_long_chunks = is_same_dialect or bool(sent.get("logprobs") or sent.get("top_logprobs"))
             observers: list[StreamObserver] = []
             if self._parts.recorder is not None and lease.upstream is not None:
                 observers.append(self._parts.recorder.begin(path, body, lease.name, self._ctx.id))
@@ -343,7 +283,7 @@ class Answer:
         return AttemptOutput(can_discard, None if is_first else self._can_continue(part, failure))
 
     def _can_continue(self, part: int, failure: AttemptFailure) -> bool | None:
-        if not (isinstance(self.pipeline, Pipeline) and self.continuations.is_on):
+        if not (self.pipeline.parts and self.continuations.is_on):
             return None
         delivered = self.pipeline.delivered(part)
         is_empty = delivered is None or not delivered.has_content
@@ -355,8 +295,8 @@ class Answer:
         """Discard the output of a failed attempt, or let the next one continue it."""
         if isinstance(recovery, GiveUp):
             self.continuations.ways += [NO_WAY] if recovery.lacks_way else []
-            if self.client.state < _COMPLETE and self.pipeline.part_state(part) is PartState.CUT:
-                self._release_failure(part)
+            if self.client.state < _COMPLETE and self.pipeline.current.part_state(part) is PartState.CUT:
+                self._fail_part(part, self.pipeline.release_failure(part))
             return
         attempt = self._attempts[part]
         if isinstance(recovery, Continue):
@@ -364,7 +304,7 @@ class Answer:
             self.cost.add_continued(attempt.output_estimate)
         else:
             if self._can_rewind(part):
-                self._continue_pipeline(part, Continuation(way=ContinuationWay.REPLAY, failure=BROKEN_OFF))
+                self.pipeline.continue_part(part, Continuation(way=ContinuationWay.REPLAY, failure=BROKEN_OFF))
             elif attempt.stage >= _RECEIVING:
                 self._discard_output()
             if attempt.is_billable:
@@ -378,32 +318,26 @@ class Answer:
         if attempt.stage < _RECEIVING:
             return True
         part = attempt.part_index
-        if not isinstance(self.pipeline, Pipeline) or not self.pipeline.parts[part].can_continue:
+        parts = self.pipeline.parts
+        if not parts or not parts[part].can_continue:
             return False
-        delivered = self.pipeline.parts[part].delivered
+        delivered = parts[part].delivered
         return delivered is not None and self.continuations.survives_restart(self._request.bodies[part], delivered)
 
     async def _continue_part(self, lease: BackendLease, part: int) -> tuple[ContinuationWay, Json] | None:
         """Prepare pipeline and request for the rest of a part; None if this backend cannot continue it."""
-        assert isinstance(self.pipeline, Pipeline)
         delivered = self.pipeline.delivered(part)
         assert delivered is not None
         planned = await self.continuations.plan(lease, part, self._request.bodies[part], delivered)
         if planned is None:
             return None
         continuation, body = planned
-        self._continue_pipeline(part, continuation)
-        return continuation.way, body
-
-    def _continue_pipeline(self, part: int, continuation: Continuation) -> None:
-        assert isinstance(self.pipeline, Pipeline)
         self.pipeline.continue_part(part, continuation)
-        if self._capture is not None:
-            self._capture.continue_part(part, continuation)
+        return continuation.way, body
 
     def _can_rewind(self, part: int) -> bool:
         """Whether one of several choices can be requested again, since the client has nothing of it but its role."""
-        return self._part_count > 1 and isinstance(self.pipeline, Pipeline) and not self.pipeline.has_sent(part)
+        return self._part_count > 1 and not self.pipeline.has_sent(part)
 
     @property
     def _is_retractable(self) -> bool:
@@ -413,16 +347,16 @@ class Answer:
     def _discard_output(self) -> None:
         self.client.discard()
         self._ended_count = 0
-        self._reset_pipeline()
+        self.pipeline.reset()
 
     @property
     def continuation_outcome(self) -> str:
         """Result of the continuations, as a metric label."""
         if self.client.state is _COMPLETE:
             return "complete"
-        if isinstance(self.pipeline, Pipeline) and any(part.has_differed for part in self.pipeline.parts):
+        if any(part.has_differed for part in self.pipeline.parts):
             return "differed"
-        return "left" if self.pipeline.failure is None and self.error is None else "failed"
+        return "left" if self.pipeline.current.failure is None and self.error is None else "failed"
 
     # Callbacks of the attempts.
 
@@ -437,24 +371,10 @@ class Answer:
         if self.client.state >= _COMPLETE:
             return _RECEIVING
         self._received_bytes += len(data)
-        if self._capture is not None:
-            self._capture.feed(data, part)
-        if (templated := self._templated) is not None:
-            if (output := templated.feed(data)) is not None:
-                self._send_part(part, output, templated.state)
-                return _GENERATING if templated.has_content else _HAS_EVENT
-            if self._template_slot is not None:
-                self._template_slot.report(is_match=templated.is_overlong)
-        if self._received_bytes > _BUFFERED_LIMIT_BYTES and self.pipeline.retains_output:
+        if self._received_bytes > _BUFFERED_LIMIT_BYTES and self.pipeline.current.retains_output:
             self.abort(reply_too_large().error)
             return _RECEIVING
-        if self._recorded is not None:
-            self._recorded += data
-            if len(self._recorded) > RECORDED_LIMIT_BYTES:
-                self._recorded = None
-        pipeline = self.pipeline
-        output = pipeline.feed(data, part)
-        state = pipeline.part_state(part)
+        output, state, has_content = self.pipeline.feed(data, part)
         if state is PartState.FAILED:
             self._fail_part(part, output)
             return _HAS_EVENT
@@ -463,11 +383,10 @@ class Answer:
             self._cut_part(part)
             return _HAS_EVENT
         if state is PartState.WAITING:
-            if isinstance(pipeline, PassthroughRepairer):
-                self.client.send(output)  # events before the first content, such as `response.created`
+            self.client.send(output)
             return _RECEIVING
         self._send_part(part, output, state)
-        return _GENERATING if pipeline.has_content else _HAS_EVENT
+        return _GENERATING if has_content else _HAS_EVENT
 
     def _send_part(self, part: int, output: bytes | None, state: PartState) -> None:
         """Send output of a part that has not failed."""
@@ -481,26 +400,12 @@ class Answer:
             # Some servers leave the body open after [DONE], or never send it; the response is complete all the same.
             self._attempts[part].finish_after(_GRACE_S[state])
 
-    def _learn_template(self) -> None:
-        """Learn from a stream that has ended well."""
-        if self._template_slot is None or self.client.state is not _COMPLETE:
-            return
-        if self._templated is not None:
-            self._template_slot.report(is_match=True)
-        elif self._recorded:
-            self._template_slot.learn(
-                bytes(self._recorded), lambda fallback: _make_configured(self._make_factory(fallback), self._options)
-            )
-
     def _enable_fast_path(self) -> None:
         """Use the fast path for text chunks, once the stream is open."""
         stream = self.client.stream
         if stream is None or not self._part_count == len(self._attempts) == 1:
             return  # a queued stream has no attempt yet
-        path: FastPath | TemplatedStream | None = self._templated
-        if path is None and isinstance(self.pipeline, StreamPipeline):
-            path = self.pipeline.fast_path
-        if path is not None:
+        if (path := self.pipeline.fast_path) is not None:
             self._attempts[0].enable_fast_path(path, stream, self.times)
 
     def on_full_body(self, data: bytes, part: int) -> Iterator[None]:
@@ -508,10 +413,8 @@ class Answer:
         if self.client.state >= _COMPLETE:
             return
         self.times.record_chunk()
-        if self._capture is not None:
-            self._capture.feed(data, part, is_whole=True)
         for output in self.pipeline.feed_reply_in_steps(data, part):
-            if self.pipeline.failure is not None:
+            if self.pipeline.current.failure is not None:
                 self._fail_part(part, output)
                 return
             self.client.send(output)
@@ -519,36 +422,23 @@ class Answer:
             if self.client.state >= _COMPLETE:
                 return
 
-    def _is_complete(self, part: int) -> bool:
-        """Whether only usage or `[DONE]` can be missing, so that a lost connection does not make the answer fail.
-
-        Not if the server has sent content after a finish reason: then there may be more of it.
-        """
-        if self._templated is not None:  # nothing follows its finish reason
-            return self._templated.state >= PartState.FINISHED
-        has_early_finish = "fin-last-of-choice" in self.pipeline.repair_log.counts()
-        return self.pipeline.part_state(part) >= (PartState.DONE if has_early_finish else PartState.FINISHED)
-
     def on_end(self, part: int, *, is_lost: bool) -> bool:
         """Process the end of a part's stream, or the loss of its connection. Returns whether the reply is complete."""
-        if is_lost and not self._is_complete(part):
+        if is_lost and not self.pipeline.is_complete(part):
             return False
         if self.client.state >= _COMPLETE:
             return True
+        output, state, _ = self.pipeline.close(part)
+        if state is PartState.FAILED:
+            self._fail_part(part, output)
+            return True
+        if state is PartState.CUT:
+            self.client.send(output)
+            self._cut_part(part)
+            return True
         self._ended_count += 1
-        output = None if self._templated is None else self._templated.close()
-        if output is None:
-            output = self._close_part(part)
-            if self.pipeline.failure is not None:
-                self._fail_part(part, output)
-                return True
-            if self.pipeline.part_state(part) is PartState.CUT:
-                self._ended_count -= 1
-                self.client.send(output)
-                self._cut_part(part)
-                return True
         attempt = self._attempts[part]
-        if attempt.is_tool_stream and self.result.invalid_arguments_count > 0:
+        if attempt.is_tool_stream and self.pipeline.active.result.invalid_arguments_count > 0:
             attempt.stop_tool_streams()
         if self._ended_count < self._part_count:
             self.client.send(output)
@@ -559,48 +449,36 @@ class Answer:
 
     def _cut_part(self, part: int) -> None:
         """Handle an error event or an incomplete or invalid stream that another attempt may continue."""
-        assert isinstance(self.pipeline, Pipeline)
-        failure = self.pipeline.parts[part].repairer.failure
+        stream = self.pipeline.parts[part]
+        failure = stream.repairer.failure
         assert failure is not None
         attempt_failure = classify_failure(failure)
-        if self.pipeline.parts[part].has_differed:
+        if stream.has_differed:
             error = attempt_failure.error
             attempt_failure = AttemptFailure(error, "differed", is_server_fault=False, has_differed=True)
         elif self._is_retractable and not self._can_continue(part, attempt_failure):
-            self._release_failure(part)  # now: the worker could be too late to discard the output before it is sent
+            # Now: the worker could be too late to discard the output before it is sent.
+            self._fail_part(part, self.pipeline.release_failure(part))
         self._attempts[part].fail(attempt_failure)
-
-    def _release_failure(self, part: int) -> None:
-        assert isinstance(self.pipeline, Pipeline)
-        if self._capture is not None:
-            self._capture.release_failure(part)
-        self._fail_part(part, self.pipeline.release_failure(part))
 
     def _fail_part(self, part: int, data: bytes | None) -> None:
         """Handle an error event or an invalid stream."""
-        failure = self.pipeline.failure
+        failure, parts = self.pipeline.current.failure, self.pipeline.parts
         assert failure is not None
-        if isinstance(self.pipeline, Pipeline) and self.pipeline.parts[part].has_differed:
-            self.client.send(data)
-            self.client.send(self._close_part(part))
-            self._end(_FAILED)
-            self._attempts[part].finish()  # the server of this attempt is not at fault
-            return
-        attempt_failure = classify_failure(failure)
-        self._attempts[part].fail(attempt_failure)
-        if self._is_retractable:
-            self._discard_output()  # the worker retries, or ends the response with an HTTP status
-            return
-        if self.backend.upstreams and self.client.stream is None:
-            self.error = attempt_failure.error  # an HTTP status, since no stream is open
+        has_differed = bool(parts) and parts[part].has_differed
+        if not has_differed:
+            attempt_failure = classify_failure(failure)
+            self._attempts[part].fail(attempt_failure)
+            if self._is_retractable:
+                self._discard_output()  # the worker retries, or ends the response with an HTTP status
+                return
+            if self.backend.upstreams and self.client.stream is None:
+                self.error = attempt_failure.error  # an HTTP status, since no stream is open
         self.client.send(data)
-        self.client.send(self._close_part(part))
+        self.client.send(self.pipeline.close(part).output)
         self._end(_FAILED)
-
-    def _close_part(self, part: int) -> bytes | None:
-        if self._capture is not None:
-            self._capture.close(part)
-        return self.pipeline.close(part)
+        if has_differed:
+            self._attempts[part].finish()  # the server of this attempt is not at fault
 
     # The handler's task.
 
@@ -609,19 +487,13 @@ class Answer:
             await self.client.wait(_NEVER_S)
         if self.error is not None:
             raise self.error
-        failure = self.pipeline.failure
+        failure = self.pipeline.current.failure
         if failure is not None:
             raise classify_failure(failure).error
-        assert not isinstance(self.pipeline, StreamPipeline)
-        if self._capture is not None:
-            self._capture.send_body()
         headers = response_headers(self._ctx)
         if self._report is not None:
             headers |= self._report.headers(self.retries.upstream) | self._trailers()
-        # A long body is encoded in a thread: the GIL switches between them, so the event loop still runs.
-        is_slow = isinstance(self.pipeline, BufferedPipeline) and self.pipeline.is_body_slow
-        body = await asyncio.to_thread(self.pipeline.body) if is_slow else self.pipeline.body()
-        return HttpResponse(200, body, headers=headers)
+        return HttpResponse(200, await self.pipeline.body(), headers=headers)
 
     async def _stream_response(self) -> None:
         client = self.client
@@ -635,36 +507,22 @@ class Answer:
         while client.state < _COMPLETE:
             if not client.is_blocked:
                 sent_at = max((attempt.last_sent_at for attempt in self._attempts.values()), default=0.0)
-                await client.wait_with_keep_alive(sent_at, self._settings.keep_alive_s, self._keep_alive)
+                await client.wait_with_keep_alive(sent_at, self._settings.keep_alive_s, self.pipeline.keep_alive)
             elif (failure := await client.drain()) is not None:
                 self.error = failure.error
-                self.pipeline.fail(self.error.to_failure())  # for logs and metrics only
+                self.pipeline.current.fail(self.error.to_failure())  # for logs and metrics only
                 self._end(_FAILED)
         await client.end(self._trailers())
 
     def _stream_headers(self) -> dict[str, str]:
-        own = _EVENT_STREAM_HEADERS if self._templated else self.pipeline.headers
         report = {} if self._report is None else self._report.headers(self.retries.upstream)
-        return {**own, **response_headers(self._ctx), **report}
+        return {**self.pipeline.headers, **response_headers(self._ctx), **report}
 
     def _trailers(self) -> dict[str, str]:
         if self._report is None:
             return {}
-        return self._report.trailers(self.result, self.retries.upstream, self.continuations.ways)
-
-    def _keep_alive(self) -> bytes:
-        if self._capture is not None:
-            self._capture.keep_alive()
-        return self.pipeline.keep_alive()
+        return self._report.trailers(self.pipeline.active.result, self.retries.upstream, self.continuations.ways)
 
     def _end(self, state: ResponseState) -> None:
         self.retries.stop()
         self.client.enter(state)
-
-
-def _make_configured(factory: Callable[[], AnyPipeline], options: RepairOptions) -> StreamPipeline:
-    """Make the pipeline of a stream that is one part. Not a method: a reference to the answer would be a cycle."""
-    pipeline = factory()
-    assert isinstance(pipeline, StreamPipeline)
-    pipeline.configure(0, options)
-    return pipeline

@@ -186,7 +186,7 @@ class ClientStream:
     @property
     def is_blocked(self) -> bool:
         """Whether the client must read before more is sent."""
-        return self._is_paused or self.has_backpressure
+        return self._is_paused or (self.stream is not None and self.stream.has_backpressure)
 
     async def drain(self) -> AttemptFailure | None:
         """Wait for a slow client with the sources paused; disconnect it if it reads nothing at all."""

@@ -90,8 +90,8 @@ def pipeline_factory(
     gen_request: GenerationRequest,
     request: ValidatedRequest,
     backend: Backend,
-    *,
     envelope: Envelope,
+    *,
     reasoning: tuple[str, ...],
     is_continuable: bool = False,
 ) -> Callable[[], AnyPipeline]:

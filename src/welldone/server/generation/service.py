@@ -132,7 +132,7 @@ class GenerationService:
                 self.answers.discard(answer)
             self._accounting.end(ctx, backend.name, times, answer)
             if answer is not None and gen_request.on_end is not None:
-                gen_request.on_end(answer.pipeline.final_object)
+                gen_request.on_end(answer.pipeline.current.final_object)
 
 
 def _is_event_stream(gen_request: GenerationRequest) -> bool:

@@ -93,8 +93,3 @@ class TokenCost(msgspec.Struct):
     def add_wasted(self, output: OutputTokenEstimator) -> None:
         """Add a failed attempt that is retried."""
         self.wasted_tokens += output.prompt_tokens + output.tokens
-
-
-def has_logprobs(body: Json) -> bool:
-    """Whether a request is for log probabilities."""
-    return any(body.get(name) not in (None, False) for name in ("logprobs", "top_logprobs"))
