@@ -26,10 +26,9 @@ from welldone.protocol.request_facts import RepairOptions
 from welldone.protocol.state import PartState
 from welldone.server.context import RequestContext, response_headers
 from welldone.server.generation.answer_pipeline import AnswerPipeline
-from welldone.server.generation.attempt import AttemptStage, UpstreamAttempt, classify_failure
+from welldone.server.generation.attempt import AttemptStage, StreamObserver, UpstreamAttempt, classify_failure
 from welldone.server.generation.client_stream import REPORT_REQUEST_HEADER, ClientStream, ReportHeaders, ResponseState
 from welldone.server.generation.continuation import NO_WAY, Continuations
-from welldone.server.generation.observer import StreamObserver
 from welldone.server.generation.pipelines import (
     GenerationRequest,
     pipeline_factory,

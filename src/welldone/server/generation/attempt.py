@@ -24,7 +24,6 @@ from welldone.protocol.fast_path import FastPath
 from welldone.protocol.json_budget import STEPWISE_LIMIT_BYTES
 from welldone.protocol.stream_template import TemplatedStream
 from welldone.protocol.template import TransferFraming
-from welldone.server.generation.observer import StreamObserver
 from welldone.server.generation.token_cost import OutputTokenEstimator
 from welldone.server.observe.timing import StreamTimes
 
@@ -93,6 +92,19 @@ class AttemptListener(Protocol):
 
     def survives_restart(self, attempt: "UpstreamAttempt") -> bool:
         """Whether the answer goes on if the local engine of this attempt is replaced."""
+
+
+class StreamObserver(Protocol):
+    """Receives the bytes of one exchange: the trace recorder, the inspector, the traffic mirror."""
+
+    def head(self, status: int, headers: Mapping[str, str]) -> None:
+        """Receive the status and headers."""
+
+    def data(self, data: bytes) -> None:
+        """Receive bytes of the body."""
+
+    def end(self, error: str | None, *, is_aborted: bool = False) -> None:
+        """Receive the end, with an error message if the reply is incomplete. Later calls are ignored."""
 
 
 class _FastPathTarget(NamedTuple):

@@ -20,8 +20,8 @@ from welldone.protocol.continuation import Continuation, ContinuationWay
 from welldone.protocol.events import Failure, KeepAlive
 from welldone.protocol.replay import AnyPipeline, StreamReplay, StreamReplayStep
 from welldone.protocol.request_facts import RepairOptions
-from welldone.server.generation.observer import SAFE_HEADERS
 from welldone.server.inspector.steps import StepView, step_view
+from welldone.server.observe.recording import SAFE_HEADERS
 
 CAPTURE_HEADER = "x-welldone-tape"
 """Request header with which a page requests a capture; its value becomes the id of the capture."""

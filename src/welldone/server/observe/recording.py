@@ -25,9 +25,13 @@ from typing import Any
 import msgspec
 
 from welldone.http.redaction import SecretRedactor
-from welldone.server.generation.observer import SAFE_HEADERS
 from welldone.server.observe import log
 
+SAFE_HEADERS = frozenset(
+    {"cache-control", "content-encoding", "content-length", "content-type", "date", "retry-after", "server"}
+    | {"transfer-encoding", "x-accel-buffering", "x-request-id"}
+)
+"""Reply headers without secrets. Recordings and captures have no others."""
 WAITING_LIMIT_BYTES = 64 * 2**20
 """Bytes that wait for the disk, over all traces: a second of a slow disk."""
 BODY_LIMIT_BYTES = 256 * 2**20
