@@ -258,6 +258,15 @@ def test_texts_that_look_cumulative_are_recorded_once() -> None:
     assert ("delta-content-incremental", 1) in {(entry[0], entry[1]) for entry in log}
 
 
+@table("client", TRANSLATED)
+def test_text_after_reasoning_is_written_to_a_block_of_its_own(client: str) -> None:
+    texts = [text_frame(text) for text in ("one", " two", " three")]
+    reasoning = b'data: {"id":"x","choices":[{"index":0,"delta":{"reasoning":"hm"}}]}\n\n'
+    apart, together = make_pipeline(client=client), make_pipeline(client=client)
+    pieces = [*texts, reasoning, *texts, reasoning, *texts]
+    assert through(apart, pieces) == through(together, [b"".join(pieces)])
+
+
 def test_a_first_role_with_text_is_recorded_once() -> None:
     role = text_frame("x", role='"role":"assistant",')
     _, log = through(make_pipeline(), [text_frame("one"), text_frame(" two"), text_frame(" three"), role, role, role])

@@ -13,11 +13,13 @@ from collections.abc import Callable, Mapping
 
 from welldone.protocol.continuation import FastPathText
 from welldone.protocol.dialects.base import DialectWriter
-from welldone.protocol.events import Event, FieldLocation, Text, UnknownFields, Usage
+from welldone.protocol.events import Event, FieldLocation, Reasoning, Refusal, Text, ToolCall, UnknownFields, Usage
 from welldone.protocol.part import StreamPart
 from welldone.protocol.template import NO_FRAMING, ChunkTemplate, TransferFraming, learn_chunk
 
 _RECORDED_ONCE = ("delta-content-incremental", "delta-role-content-empty", "use-not-zero")  # not for each such chunk
+_BLOCK_EVENTS = frozenset((Reasoning, Refusal, ToolCall))
+"""Events that end a block of text, in dialects that have blocks: Messages and Responses."""
 _LEARNING_ATTEMPTS = 4
 """Chunks from which a template may be learnt. If chunks differ in more than their text, it is of no use."""
 _PENDING_LIMIT_BYTES = 4096  # of text that is recorded later, together with other events
@@ -95,6 +97,8 @@ class FastPath:
         """Learn from what the slow path did with `data`, and set `rewrite` if the next chunk may be like it."""
         if writer is None:
             return
+        if self._template is not None and not _BLOCK_EVENTS.isdisjoint(map(type, events)):
+            self._template = None  # the next text is in another block
         if rules_before is not None and events and type(events[-1]) is Text:
             self._learn(data, sent, events, rules_before, writer)
         template = self._template
