@@ -14,6 +14,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+
 from welldone.protocol import sse
 from welldone.protocol.continuation import DELIVERED_LIMIT_BYTES
 from welldone.protocol.dialects.base import Affixes, TextEncoder
@@ -266,7 +268,7 @@ def _split_usage(data: bytes) -> tuple[bytes, _Counts | None]:
 _SEQUENCE_NUMBER = re.compile(rb'(?:(?<="sequence_number":)|(?<="sequence_number": ))[0-9]+')
 
 
-class EventTemplate(NamedTuple):
+class EventTemplate(msgspec.Struct, frozen=True):
     """Bytes of a text delta before and after its text, each split where the sequence number stands."""
 
     before: list[bytes]
