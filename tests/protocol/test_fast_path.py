@@ -83,17 +83,6 @@ def test_the_fast_path_counts_frames_and_bytes() -> None:
     assert (path.frames, path.bytes) == (2, len(frame("a") + frame("bc")))
 
 
-def test_a_fast_path_is_worthwhile_after_enough_chunks() -> None:
-    path = learn(frame("first"))
-    for _ in range(4):
-        path.rewrite(frame("a"))
-    path.reset_counts()
-    assert (path.frames, path.bytes, path.is_worthwhile) == (0, 0, False)
-    for _ in range(4):
-        path.rewrite(frame("a"))
-    assert path.is_worthwhile
-
-
 def test_a_frame_with_a_text_that_cannot_be_copied_still_matches() -> None:
     assert learn(frame("first")).matches(frame("\u2028"))
     assert not learn(frame("first")).matches(frame("a", usage=None))

@@ -19,7 +19,7 @@ from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.pipeline import BUFFERED_LIMIT_CHARS, StreamPipeline
 from welldone.protocol.request_facts import RepairOptions, RequestFacts
 from welldone.protocol.state import PartState
-from welldone.protocol.template import TransferFraming
+from welldone.protocol.template import WORTHWHILE_CHUNKS, TransferFraming
 
 ENVELOPE = Envelope("chatcmpl-x", 1, "m")
 STREAMS = {one.name: one.trace.body for one in recorded_traces() if one.trace.body.count(b"chat.completion.chunk") > 12}
@@ -250,6 +250,16 @@ def test_learning_stops_if_chunks_keep_changing() -> None:
     for number in range(40):
         pipeline.feed(text_frame(f"word {number}", top=f',"padding":"{number}"'))
     assert pipeline.fast_path._attempts == 0
+
+
+@table(("length", "is_learnt"), [(WORTHWHILE_CHUNKS + 2, True), (WORTHWHILE_CHUNKS, False)])
+def test_templates_that_are_of_use_are_learnt_again_without_limit(length: int, is_learnt: bool) -> None:
+    pipeline = make_pipeline()
+    for number in range(10):
+        for word in range(length):
+            pipeline.feed(text_frame(f"word {word}", top=f',"padding":"{number}"'))
+    assert pipeline.fast_path._template is not None
+    assert (pipeline.fast_path._template.frames > 0) is is_learnt
 
 
 def test_texts_that_look_cumulative_are_recorded_once() -> None:

@@ -15,13 +15,13 @@ from welldone.protocol.continuation import FastPathText
 from welldone.protocol.dialects.base import DialectWriter
 from welldone.protocol.events import Event, FieldLocation, Reasoning, Refusal, Text, ToolCall, UnknownFields, Usage
 from welldone.protocol.part import StreamPart
-from welldone.protocol.template import NO_FRAMING, ChunkTemplate, TransferFraming, learn_chunk
+from welldone.protocol.template import NO_FRAMING, WORTHWHILE_CHUNKS, ChunkTemplate, TransferFraming, learn_chunk
 
 _RECORDED_ONCE = ("delta-content-incremental", "delta-role-content-empty", "use-not-zero")  # not for each such chunk
 _BLOCK_EVENTS = frozenset((Reasoning, Refusal, ToolCall))
 """Events that end a block of text, in dialects that have blocks: Messages and Responses."""
 _LEARNING_ATTEMPTS = 4
-"""Chunks from which a template may be learnt. If chunks differ in more than their text, it is of no use."""
+"""Templates in a row that are of no use, since chunks differ in more than their text."""
 _PENDING_LIMIT_BYTES = 4096  # of text that is recorded later, together with other events
 
 
@@ -78,6 +78,8 @@ class FastPath:
                     delivered.record_pending()
             elif delivered is not None:
                 delivered.drop()
+            if done.frames >= WORTHWHILE_CHUNKS:
+                self._attempts = _LEARNING_ATTEMPTS
             done.reset_counts()
 
     def rules_before(self, data: bytes) -> Mapping[str, int] | None:
@@ -120,8 +122,7 @@ class FastPath:
         new = {rule: count - before.get(rule, 0) for rule, count in after.items() if count > before.get(rule, 0)}
         if any(rule in new for rule in _RECORDED_ONCE):
             return
-        if self._template is None or not self._template.is_worthwhile:
-            self._attempts -= 1
+        self._attempts -= 1
         affixes = writer.split_text(text.index, sent)
         self._template = learn_chunk(data, affixes, self._framing, self._part.endpoint, allows_usage=True)
         self._rule_counts = new

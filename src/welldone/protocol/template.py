@@ -60,8 +60,8 @@ def _text_of(value: object, endpoint: Endpoint) -> object:
 # Chunks that differ in their text.
 
 _CACHED_TEXT_LENGTH = 32  # bytes: tokens are shorter, and each cached length costs memory
-_WORTHWHILE_CHUNKS = 8
-"""Chunks that a template must rewrite to be worth learning, which costs as much as two chunks."""
+WORTHWHILE_CHUNKS = 8
+"""Chunks in a row that a template must rewrite to be worth learning, which costs as much as two chunks."""
 _USAGE_KEY = b'"usage":'
 # Right counts at the end of a chunk. Usage of zeros is a placeholder, which changes state.
 _COUNTS = re.compile(
@@ -113,7 +113,6 @@ class ChunkTemplate:
         self.room: int = 0
         """See `FastPath.room`."""
         self._encoding_bytes = 0  # bytes of usage, and of the text beyond one for each character
-        self._reported_frames = 0
         self._received_prefix, self._received_suffix = received
         self._sent_prefix, self._sent_suffix = sent
         self._usage_framing = framing
@@ -121,11 +120,6 @@ class ChunkTemplate:
             framing = framing._replace(received_affixes=NO_FRAMING.received_affixes)
         self._framing = framing
         self._sized: dict[int, _SizedTemplate] = {}  # by length of the received data
-
-    @property
-    def is_worthwhile(self) -> bool:
-        """Whether it rewrote enough chunks to be worth learning."""
-        return self._reported_frames + self.frames >= _WORTHWHILE_CHUNKS
 
     @property
     def characters(self) -> int:
@@ -140,7 +134,6 @@ class ChunkTemplate:
 
     def reset_counts(self) -> None:
         """Reset the counts after they were reported."""
-        self._reported_frames += self.frames
         self.frames = self.bytes = self._encoding_bytes = 0
         if self.texts is not None:
             self.texts = bytearray()

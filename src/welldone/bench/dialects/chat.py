@@ -11,7 +11,7 @@ from welldone.protocol.reader import EventReader
 from welldone.protocol.repair import EventRepairer
 from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import RequestFacts, read_request_facts
-from welldone.protocol.template import ChunkTemplate, learn_chunk
+from welldone.protocol.template import WORTHWHILE_CHUNKS, ChunkTemplate, learn_chunk
 
 # Fast path for most of an answer: a chunk that differs from an earlier one only in its text is not parsed.
 #
@@ -67,8 +67,7 @@ class ChunkFastPath:
             and isinstance(events[0], ev.Text)
             and not (template and template.matches(frame))
         ):
-            if template is None or not template.is_worthwhile:
-                self._lessons_left -= 1
+            self._lessons_left -= 1
             self._template = learn_chunk(frame, (b"", b""))
             self._index = events[0].index
         self._is_open = (
@@ -88,6 +87,8 @@ class ChunkFastPath:
         if template.frames:
             self._reader.record_fast_path(template.frames, template.bytes, template.last_bytes)
             self._repair.record_fast_path()
+            if template.frames >= WORTHWHILE_CHUNKS:
+                self._lessons_left = _MAX_CHUNK_LESSONS
             template.reset_counts()
 
 
