@@ -29,7 +29,7 @@ from welldone.protocol.events import Event, Json
 from welldone.protocol.text_filters import TextMode, ThinkMode
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
-from welldone.server.generation.observer import StreamObserver
+from welldone.server.generation.attempt import StreamObserver
 from welldone.server.generation.pipelines import reasoning_input_fields, with_reasoning_fields
 from welldone.server.observe import log
 from welldone.server.observe.metrics import Metrics
