@@ -13,8 +13,7 @@ from welldone.gateway.model_list import LISTED_MODELS_LIMIT, ListedModel, detect
 from welldone.http.address import Address, check_path, parse_url
 from welldone.http.client import BufferedResponse
 from welldone.http.connect import HttpClientError
-from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
-from welldone.protocol.dialects.gemini.objects import KEY_HEADER as GEMINI_KEY_HEADER
+from welldone.protocol.dialects.registry import DIALECTS
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
 
@@ -146,18 +145,15 @@ def unfinished_message(count: int) -> str:
 
 
 def dialect_headers(
-    address: Address, headers: Mapping[str, str], dialect: Endpoint | None
+    address: Address, endpoint: Endpoint, forwarded: Mapping[str, str] = {}
 ) -> tuple[tuple[str, str | None], ...]:
-    """Return headers of a request in this dialect and the one with the key, without those that are configured.
-
-    Anthropic's servers expect the key in `x-api-key`. Google's expect it in a header of their own, and reject a bearer
-    token that is not one of OAuth.
-    """
-    needed: dict[str, str | None] = {**headers}
-    if address.key is not None and dialect is Endpoint.MESSAGES:
-        needed["x-api-key"] = address.key
-    elif address.key is not None and dialect is Endpoint.GEMINI:
-        needed |= {GEMINI_KEY_HEADER: address.key, "Authorization": None}
+    """Return headers of a request in this dialect, forwarded ones and the key, without those that are configured."""
+    dialect = DIALECTS[endpoint]
+    needed: dict[str, str | None] = {**dialect.headers, **forwarded}
+    if address.key is not None and dialect.key_header:
+        needed[dialect.key_header] = address.key
+        if not dialect.allows_bearer_token:
+            needed["Authorization"] = None
     configured = {name.lower() for name, _ in address.headers}
     return tuple((name, value) for name, value in needed.items() if name.lower() not in configured)
 
@@ -272,14 +268,13 @@ class Upstream:
 
     @property
     def models_path(self) -> str:
-        """Path of the model list. That of Google's API has 50 models, unless more are requested."""
-        return "/models?pageSize=1000" if self.chat_dialect is Endpoint.GEMINI else "/models"
+        """Path of the model list."""
+        return DIALECTS[self.chat_dialect or Endpoint.CHAT].models_path
 
     @property
     def probe_headers(self) -> tuple[tuple[str, str | None], ...]:
         """Headers that the model list of an API other than OpenAI's needs, without those that are configured."""
-        version = {ANTHROPIC_VERSION_HEADER: ANTHROPIC_VERSION} if self.chat_dialect is Endpoint.MESSAGES else {}
-        return dialect_headers(self.address, version, self.chat_dialect)
+        return dialect_headers(self.address, self.chat_dialect or Endpoint.CHAT)
 
     @property
     def is_ready(self) -> bool:

@@ -31,8 +31,9 @@ from welldone.protocol.collect import collect
 from welldone.protocol.dialects.anthropic.objects import USAGE_COUNTS, usage_from_counts
 from welldone.protocol.dialects.base import Dialect
 from welldone.protocol.dialects.chat import openai_error_object
+from welldone.protocol.dialects.registry import DIALECTS
 from welldone.protocol.dialects.responses.objects import parse_responses_usage
-from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
+from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, EventOrderError, Failure, Json, Usage
 from welldone.protocol.fields import read_chat_logprobs, read_completions_logprobs, read_usage
 from welldone.protocol.finish_reasons import FINISH_REASONS, finish_reason_for
@@ -86,7 +87,7 @@ class AnswerStream:
         if not isinstance(model, str) or not model:
             raise TypeError(f"model must be the name of the model; got {model!r}")
         created = current_time() if created is None else created
-        self._envelope = Envelope(id or ID_PREFIX[self._ENDPOINT] + new_id_stem(), created, model, fingerprint)
+        self._envelope = Envelope(id or DIALECTS[self._ENDPOINT].id_prefix + new_id_stem(), created, model, fingerprint)
         self._dialect = dialect
         self._choice_count = facts.choice_count or 1
         self._needs_usage = facts.include_usage is True
@@ -241,7 +242,7 @@ class AnswerStream:
         value = dict(logprobs) if isinstance(logprobs, Mapping) else {"content": list(logprobs)}
         self._check(index, "text")
         started = self._start()
-        if self._ENDPOINT is Endpoint.CHAT:
+        if self._ENDPOINT.is_chat:
             complete = read_chat_logprobs(value, RepairLog())
         else:
             complete = read_completions_logprobs(value, self._choices[index].text_length, RepairLog())

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
 from welldone.protocol.catalog import RULES
+from welldone.protocol.dialects.registry import DIALECTS
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
 from welldone.protocol.lenient_json import parse_strict
@@ -33,10 +34,7 @@ def parse_endpoint(name: str) -> Endpoint:
 
 
 ENDPOINT_PATHS: Mapping[str, EndpointName] = {
-    "/chat/completions": "chat",
-    "/completions": "completions",
-    "/responses": "responses",
-    "/messages": "messages",
+    dialect.path: endpoint.value for endpoint, dialect in DIALECTS.items() if dialect.path.startswith("/")
 }
 """Endpoints by the ends of their paths."""
 

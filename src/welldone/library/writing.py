@@ -64,7 +64,7 @@ class ChatStream(TalkStream):
     ) -> None:
         facts = _read_facts(request, include_usage, n, CHAT_CHOICES_LIMIT)
         fields = (reasoning_fields,) if isinstance(reasoning_fields, str) else tuple(reasoning_fields)
-        dialect = ChunkDialect(facts, Endpoint.CHAT, fields)
+        dialect = ChunkDialect(facts, self._ENDPOINT, fields)
         super().__init__(dialect, facts, send, model, id, created, fingerprint=fingerprint)
 
     def text(self, text: str, index: int = 0, *, logprobs: LogprobEntries | None = None) -> bytes:
@@ -96,7 +96,7 @@ class CompletionsStream(AnswerStream):
         send: SendFunction | None = None,
     ) -> None:
         facts = _read_facts(request, include_usage, n, COMPLETIONS_CHOICES_LIMIT)
-        dialect = ChunkDialect(facts, Endpoint.COMPLETIONS)
+        dialect = ChunkDialect(facts, self._ENDPOINT)
         super().__init__(dialect, facts, send, model, id, created, fingerprint=fingerprint)
 
     def text(self, text: str, index: int = 0, *, logprobs: LogprobEntries | None = None) -> bytes:

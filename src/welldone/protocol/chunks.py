@@ -37,7 +37,7 @@ class ChunkReader:
         self.finish_reasons: Mapping[str, str] = {}
         """OpenAI's finish reasons by words of this upstream."""
         self._endpoint = endpoint
-        self._is_chat = endpoint is Endpoint.CHAT
+        self._is_chat = endpoint.is_chat
         self._object = CHUNK_OBJECT[endpoint]
         self._fallback = fallback
         self._facts = facts

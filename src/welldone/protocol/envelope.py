@@ -20,15 +20,12 @@ class Endpoint(StrEnum):
     MESSAGES = "messages"
     GEMINI = "gemini"
 
+    @property
+    def is_chat(self) -> bool:
+        """Whether this is chat, and not legacy completions."""
+        return self is Endpoint.CHAT
 
-ID_PREFIX = {
-    Endpoint.CHAT: "chatcmpl-",
-    Endpoint.COMPLETIONS: "cmpl-",
-    Endpoint.RESPONSES: "resp_",
-    Endpoint.MESSAGES: "msg_",
-    Endpoint.GEMINI: "",
-}
-"""Prefix of response ids."""
+
 CHUNK_OBJECT = {Endpoint.CHAT: "chat.completion.chunk", Endpoint.COMPLETIONS: "text_completion"}
 REPLY_OBJECT = {Endpoint.CHAT: "chat.completion", Endpoint.COMPLETIONS: "text_completion"}
 
@@ -59,7 +56,7 @@ def read_envelope(chunk: Json, endpoint: Endpoint, fallback: Envelope) -> Envelo
 
 def check_envelope(chunk: Json, envelope: Envelope, endpoint: Endpoint, repair_log: RepairLog) -> None:
     """Record where the envelope of a chunk differs from the one that is sent."""
-    is_chat = endpoint is Endpoint.CHAT
+    is_chat = endpoint.is_chat
     if chunk.get("object") != CHUNK_OBJECT[endpoint]:
         repair_log.record("env-object-const" if is_chat else "cmpl-object", chunk.get("object"))
     if is_chat and not is_nonempty_string(chunk.get("id")):
@@ -79,10 +76,9 @@ def check_envelope(chunk: Json, envelope: Envelope, endpoint: Endpoint, repair_l
 
 def _normalise_id(value: object, endpoint: Endpoint) -> str:
     text = clean_unicode(value) if isinstance(value, str) else str(value) if type(value) is int else ""
-    prefix = ID_PREFIX[Endpoint.COMPLETIONS]
-    if endpoint is Endpoint.CHAT or not text or text.startswith(prefix):
+    if endpoint.is_chat or not text or text.startswith("cmpl-"):
         return text
-    return prefix + text.removeprefix("chat").removeprefix(prefix)
+    return "cmpl-" + text.removeprefix("chat").removeprefix("cmpl-")
 
 
 def _normalise_created(value: object, fallback: int) -> int:

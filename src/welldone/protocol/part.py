@@ -239,7 +239,7 @@ class StreamPart:
         has_usage = self._reader.chunks.has_usage_chunk or self._is_stopped
         if self._facts.include_usage and not has_usage and self.repairer.failure is None:
             self.repair_log.record("use-final-chunk")
-            self.repair_log.record_if(self.endpoint is Endpoint.COMPLETIONS, "cmpl-usage-chunk")
+            self.repair_log.record_if(not self.endpoint.is_chat, "cmpl-usage-chunk")
         failure = broken_rule_failure(self.repair_log)
         if failure is not None and self.repairer.failure is None:
             self.repairer.failure = failure

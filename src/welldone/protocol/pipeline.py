@@ -16,9 +16,9 @@ from welldone.protocol.collect import collect
 from welldone.protocol.continuation import Continuation, Delivered
 from welldone.protocol.dialects.base import Dialect, DialectWriter
 from welldone.protocol.dialects.chat import REASONING_FIELDS, ChunkDialect, escape_line_breaks, openai_error_object
-from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS, passthrough_repairer_for
+from welldone.protocol.dialects.registry import DIALECTS, SAME_DIALECT_ENDPOINTS, passthrough_repairer_for
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
-from welldone.protocol.envelope import ID_PREFIX, UNKNOWN_BUILD, Endpoint, Envelope
+from welldone.protocol.envelope import UNKNOWN_BUILD, Endpoint, Envelope
 from welldone.protocol.events import (
     TEXT_EVENTS,
     ChoiceStart,
@@ -86,7 +86,7 @@ class Pipeline(ABC):
         self._model = model
         self._facts = self.dialect.restrict(facts, is_stream=self.IS_STREAM)
         self._fan_out = fan_out or FanOut()
-        is_chat = endpoint is Endpoint.CHAT
+        is_chat = endpoint.is_chat
         self._merger = None if self._fan_out.is_single else ChoiceMerger(self._fan_out, is_chat=is_chat)
         new_call_id = tool_call_id_factory(fallback.id)
         part_facts = self._facts if self._merger is None else msgspec.structs.replace(self._facts, choice_count=1)
@@ -425,7 +425,7 @@ def make_pipeline(
     `id_stem` and `created` are used if the server sends no id or time. For `think` and `text` see `RepairOptions`.
     """
     facts = RequestFacts() if request is None else read_request_facts(request)
-    fallback = Envelope(ID_PREFIX[endpoint] + id_stem, created, facts.model or "unknown")
+    fallback = Envelope(DIALECTS[endpoint].id_prefix + id_stem, created, facts.model or "unknown")
     if endpoint in SAME_DIALECT_ENDPOINTS:
         return passthrough_repairer_for(endpoint, fallback=fallback, request=request, is_stream=is_stream)
     pipeline = StreamPipeline if is_stream else BufferedPipeline

@@ -114,7 +114,7 @@ class EventRepairer:
         self._json_checker = (
             text_filters.JsonOutputChecker(is_object=facts.is_json_object) if facts.is_json_output else None
         )
-        self._is_chat = endpoint is Endpoint.CHAT
+        self._is_chat = endpoint.is_chat
         self._is_stream = is_stream
         # Events that are always sent as a chunk.
         self._content_events = _CHAT_CONTENT_EVENTS if self._is_chat else _CONTENT_EVENTS

@@ -106,7 +106,7 @@ def _merge_replies(replies: list[object]) -> Json | None:
 
 
 def _reply_to_chunk(reply: Json, endpoint: Endpoint) -> Json:
-    if endpoint is Endpoint.COMPLETIONS:
+    if not endpoint.is_chat:
         return reply
     choices = []
     for choice in reply["choices"]:
@@ -140,7 +140,7 @@ def _check_reply(reply: Json, endpoint: Endpoint, repair_log: RepairLog) -> None
     for choice in choices:
         reason = choice.get("finish_reason")
         repair_log.record_if(not isinstance(reason, str) or reason not in FINISH_REASONS[endpoint], "ns-finish", choice)
-        if endpoint is Endpoint.CHAT:
+        if endpoint.is_chat:
             message = as_object(choice.get("message"))
             repair_log.record_if(message.get("role") != "assistant", "ns-role", message)
             repair_log.record_if(not isinstance(message.get("content", 0), str | None), "ns-content-key", message)
@@ -152,7 +152,7 @@ def _matches_schema(choice: Json, endpoint: Endpoint) -> bool:
     """Whether a choice has the required members of OpenAI's schema with their types."""
     if type(choice.get("index")) is not int or not isinstance(choice.get("logprobs"), dict | None):
         return False
-    if endpoint is Endpoint.COMPLETIONS:
+    if not endpoint.is_chat:
         return isinstance(choice.get("text"), str)
     return isinstance(as_object(choice.get("message")).get("refusal"), str | None)
 

@@ -19,7 +19,8 @@ from welldone.http.client import fetch
 from welldone.http.connect import HttpClientError
 from welldone.http.messages import HttpResponse
 from welldone.protocol.dialects.gemini.objects import METHOD_PATH
-from welldone.protocol.envelope import ID_PREFIX, Endpoint
+from welldone.protocol.dialects.registry import DIALECTS
+from welldone.protocol.envelope import Endpoint
 from welldone.server.api.dialect import GeminiApi, MessagesApi, OllamaApi
 from welldone.server.api.embeddings import EmbeddingsApi
 from welldone.server.api.keys import KeysApi
@@ -302,7 +303,7 @@ class Routes:
         backend = self._targets.find(ctx, body.get("model"))
         if endpoint is Endpoint.COMPLETIONS and isinstance(backend, LocalBackend):
             await self._embeddings.check_prompts(backend.model, body)
-        request_id = ID_PREFIX[endpoint] + random_hex(12)
+        request_id = DIALECTS[endpoint].id_prefix + random_hex(12)
         return await self._generator.generate(
             ctx, backend, GenerationRequest(body=body, id=request_id, endpoint=endpoint)
         )

@@ -6,14 +6,13 @@ import pytest
 
 from tests.table import table
 from welldone.gateway.errors import ApiError
+from welldone.protocol.dialects.gemini.objects import method_target
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.json_budget import exceeds_blocking_budget
 from welldone.server.requests.chat_to_gemini import chat_to_gemini
 from welldone.server.requests.fields import ValidatedRequest
 from welldone.server.requests.upstream_dialects import (
     check_translations,
-    gemini_count_target,
-    request_target,
     translate_request,
 )
 
@@ -293,11 +292,11 @@ def test_a_completion_is_a_message_of_the_user() -> None:
 )
 def test_the_path_has_the_model_and_the_method(model: str, name: str) -> None:
     body = {"contents": [HI], "model": "client's"}
-    assert request_target(Endpoint.GEMINI, {**body, "stream": True}, model) == (
+    assert method_target("generateContent", {**body, "stream": True}, model) == (
         f"{name}:streamGenerateContent?alt=sse",
         {"contents": [HI]},
     )
-    assert request_target(Endpoint.GEMINI, body, model) == (f"{name}:generateContent", {"contents": [HI]})
-    path, counted = gemini_count_target({"generateContentRequest": body}, "x")
+    assert method_target("generateContent", body, model) == (f"{name}:generateContent", {"contents": [HI]})
+    path, counted = method_target("countTokens", {"generateContentRequest": body}, "x")
     assert (path, counted["generateContentRequest"]["model"]) == ("/models/x:countTokens", "models/x")
-    assert gemini_count_target({"contents": [HI]}, "x")[1] == {"contents": [HI]}
+    assert method_target("countTokens", {"contents": [HI]}, "x")[1] == {"contents": [HI]}

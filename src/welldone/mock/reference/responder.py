@@ -28,7 +28,8 @@ from welldone.protocol.collect import collect
 from welldone.protocol.dialects.base import KEEP_ALIVE, DialectWriter, TranslatedDialect
 from welldone.protocol.dialects.chat import ChunkDialect
 from welldone.protocol.dialects.gemini.writer import GeminiDialect, GeminiWriter
-from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
+from welldone.protocol.dialects.registry import DIALECTS
+from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Usage
 from welldone.protocol.request_facts import RequestFacts
 from welldone.schemas.chat import GenerationBody, JsonObjectFormat, JsonSchemaFormat
@@ -137,7 +138,7 @@ class MockResponder:
         dialect: TranslatedDialect | None = None,
     ) -> MockReply:
         """Return the reply with some choices, in the dialect; without one as chunks or an object of chat."""
-        id = f"{ID_PREFIX[endpoint]}ideal{next(self.reply_numbers)}"
+        id = f"{DIALECTS[endpoint].id_prefix}ideal{next(self.reply_numbers)}"
         envelope = Envelope(id, int(time.time()), request.model or "", "fp_ideal")
         events = [_choice_events(request, index, choice, id) for index, choice in enumerate(choices)]
         usage = self.usage(endpoint, choices, prompt_tokens)

@@ -21,9 +21,10 @@ from welldone.mock.server import MockHttpRequest
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect
 from welldone.protocol.dialects.gemini.objects import KEY_HEADER
 from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect
+from welldone.protocol.dialects.registry import DIALECTS
 from welldone.protocol.dialects.responses.objects import responses_usage_object
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
-from welldone.protocol.envelope import ID_PREFIX, Endpoint
+from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
 from welldone.protocol.json_budget import run_to_completion
 from welldone.server.requests.anthropic import anthropic_to_chat
@@ -185,7 +186,7 @@ class ReferenceServer(MockResponder):
         content = encode_summary("The user said something.")
         item = {"id": f"cmp_ideal{number}", "type": "compaction", "encrypted_content": content}
         head = {
-            "id": f"{ID_PREFIX[Endpoint.RESPONSES]}ideal{number}",
+            "id": f"{DIALECTS[Endpoint.RESPONSES].id_prefix}ideal{number}",
             "object": "response.compaction",
             "created_at": int(time.time()),
         }
@@ -231,7 +232,7 @@ class ReferenceServer(MockResponder):
         if event.pop("type", None) != "response.create":
             raise invalid_request("Invalid 'type': it must be 'response.create'.", param="type", code="invalid_value")
         previous = event.get("previous_response_id")
-        if isinstance(previous, str) and previous.startswith(f"{ID_PREFIX[Endpoint.RESPONSES]}ideal"):
+        if isinstance(previous, str) and previous.startswith(f"{DIALECTS[Endpoint.RESPONSES].id_prefix}ideal"):
             del event["previous_response_id"]  # a response of this server: its text does not depend on it
         return self._respond({"stream": True} | event)
 

@@ -6,7 +6,7 @@ of models: `GET /v1beta/models` and `/api/tags`.
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache, partial
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -22,13 +22,14 @@ from welldone.protocol.dialects.base import Dialect
 from welldone.protocol.dialects.gemini.objects import METHOD_PATH
 from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect
 from welldone.protocol.dialects.ollama import OllamaDialect
-from welldone.protocol.envelope import ID_PREFIX, Endpoint
+from welldone.protocol.dialects.registry import DIALECTS
+from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
 from welldone.server.api.models import format_timestamp
 from welldone.server.context import RequestContext, json_response, random_hex
 from welldone.server.generation.pipelines import GenerationRequest, with_reasoning_fields
 from welldone.server.generation.retry import INPUT_TOKENS_PATH, JsonRequest, RetryLoop
-from welldone.server.generation.service import GenerationService, speaks_natively
+from welldone.server.generation.service import GenerationService
 from welldone.server.generation.targets import BackendResolver
 from welldone.server.requests import fields
 from welldone.server.requests.anthropic import anthropic_to_chat
@@ -36,7 +37,7 @@ from welldone.server.requests.fields import rename_error_param
 from welldone.server.requests.gemini import counted_request, gemini_to_chat, read_gemini_body
 from welldone.server.requests.ollama import OLLAMA_PARAM_NAMES, read_ollama_chat, read_ollama_generate
 from welldone.server.requests.upstream_body import without_routing_fields
-from welldone.server.requests.upstream_dialects import UPSTREAM_DIALECTS, gemini_count_target, translate_request
+from welldone.server.requests.upstream_dialects import UPSTREAM_DIALECTS
 
 _TOKENS_LIMIT = 1_100_000
 _REPLY_LIMIT_BYTES = 16 * 2**20  # vLLM lists all token ids: a million of up to 7 digits, and commas
@@ -44,10 +45,6 @@ _VLLM_FIELDS = ("messages", "tools", "continue_final_message", "add_generation_p
 """Fields of a chat that vLLM's `/tokenize` reads."""
 
 _json_request = partial(JsonRequest, param="messages", values_limit=_TOKENS_LIMIT, limit_bytes=_REPLY_LIMIT_BYTES)
-GEMINI_COUNT = "totalTokens"
-"""Member of a reply to Gemini's `countTokens`."""
-_NATIVE_COUNT_PATHS = {Endpoint.MESSAGES: "/messages/count_tokens", Endpoint.RESPONSES: "/responses/input_tokens"}
-"""Paths of upstreams with the client's dialect."""
 _UNCOUNTED_FIELDS = frozenset(
     {"generationConfig", "max_tokens", "metadata", "stop_sequences", "store", "stream", "temperature", "top_p"}
 )
@@ -67,6 +64,9 @@ PromptTokenCounter: TypeAlias = Callable[[RequestContext, LocalBackend | Upstrea
 class DialectApi(msgspec.Struct):
     """The handlers of a dialect. `now` returns the Unix time."""
 
+    ENDPOINT: ClassVar[Endpoint]
+    """The endpoint of an upstream with this dialect."""
+
     settings: ServeSettings
     targets: BackendResolver
     generator: GenerationService
@@ -78,11 +78,20 @@ class DialectApi(msgspec.Struct):
         body = await self.generator.read_body(ctx)
         return body, self.targets.find(ctx, body.get("model"))
 
+    def new_id(self, size: int = 12) -> str:
+        """Return a new id of a response, of `size` random bytes."""
+        return DIALECTS[self.ENDPOINT].id_prefix + random_hex(size)
+
+    def is_native(self, backend: LocalBackend | UpstreamBackend) -> bool:
+        """Whether all upstreams of a model support the dialect. Local engines support chat only."""
+        upstreams = backend.upstreams
+        return bool(upstreams) and all(self.ENDPOINT in upstream.settings.speaks for upstream in upstreams)
+
     async def count_prompt(
         self, ctx: RequestContext, backend: LocalBackend | UpstreamBackend, request: GenerationRequest
     ) -> Json:
         """Return the input tokens that usage would report, or the reply of an upstream with the client's dialect."""
-        if isinstance(backend, UpstreamBackend) and request.endpoint in UPSTREAM_DIALECTS:
+        if isinstance(backend, UpstreamBackend) and request.is_same_dialect:
             body = without_routing_fields(request.body)
             return await _run(ctx, backend, _native_count(request.endpoint, body, request.forwarded_headers))
         try:
@@ -104,11 +113,11 @@ async def count_upstream(ctx: RequestContext, backend: UpstreamBackend, chat: Js
     """Return the prompt tokens of a chat. Raises ApiError if the upstream cannot count, or all attempts fail."""
     kind, dialect = server_kind(backend), backend.upstreams[0].chat_dialect
     if dialect is not None and all(upstream.chat_dialect is dialect for upstream in backend.upstreams):
-        body = translate_request(chat, dialect, Endpoint.CHAT)
-        body = {name: value for name, value in body.items() if name not in _UNCOUNTED_FIELDS}
-        if dialect is Endpoint.GEMINI:
-            body = {"generateContentRequest": body}
-        request = _native_count(dialect, body, UPSTREAM_DIALECTS[dialect].headers)
+        translated = UPSTREAM_DIALECTS[dialect].translate(chat)
+        body = {name: value for name, value in translated.items() if name not in _UNCOUNTED_FIELDS}
+        if counted_member := DIALECTS[dialect].counted_member:
+            body = {counted_member: body}
+        request = _native_count(dialect, body)
     elif kind in _CHAT_COUNTS:
         request = _CHAT_COUNTS[kind](body=vllm_tokenize_body(chat) if kind == "vllm" else chat)
     else:
@@ -117,12 +126,10 @@ async def count_upstream(ctx: RequestContext, backend: UpstreamBackend, chat: Js
     return count
 
 
-def _native_count(dialect: Endpoint, body: Json, headers: Mapping[str, str]) -> JsonRequest:
+def _native_count(endpoint: Endpoint, body: Json, headers: Mapping[str, str] = {}) -> JsonRequest:
     """Return the request for a count to an upstream with this dialect."""
-    count = partial(_json_request, headers=headers, dialect=dialect)
-    if dialect is Endpoint.GEMINI:
-        return count(make_target=partial(gemini_count_target, body), required_integer=GEMINI_COUNT)
-    return count(body=body, path=_NATIVE_COUNT_PATHS[dialect], required_integer="input_tokens")
+    path, member = DIALECTS[endpoint].count_path, DIALECTS[endpoint].count_member
+    return _json_request(endpoint=endpoint, headers=headers, path=path, body=body, required_integer=member)
 
 
 def vllm_tokenize_body(chat: Json) -> Json:
@@ -176,6 +183,8 @@ def _translated_request(
 class MessagesApi(DialectApi):
     """Anthropic's Messages API: `/v1/messages` and `/v1/messages/count_tokens`."""
 
+    ENDPOINT = Endpoint.MESSAGES
+
     async def create(self, ctx: RequestContext) -> HttpResponse | None:
         """POST /v1/messages."""
         return await self.generator.generate(ctx, *await self._prepare(ctx))
@@ -188,11 +197,11 @@ class MessagesApi(DialectApi):
         self, ctx: RequestContext, *, is_count_only: bool = False
     ) -> tuple[LocalBackend | UpstreamBackend, GenerationRequest]:
         body, backend = await self.read(ctx)
-        message_id = ID_PREFIX[Endpoint.MESSAGES] + random_hex(12)
-        if speaks_natively(backend, Endpoint.MESSAGES):
+        message_id = self.new_id()
+        if self.is_native(backend):
             headers = _forwarded_headers(ctx)
             return backend, GenerationRequest(
-                body=body, id=message_id, endpoint=Endpoint.MESSAGES, forwarded_headers=headers
+                body=body, id=message_id, endpoint=self.ENDPOINT, forwarded_headers=headers
             )
         translation = anthropic_to_chat(
             body,
@@ -220,6 +229,8 @@ def _forwarded_headers(ctx: RequestContext) -> dict[str, str]:
 class GeminiApi(DialectApi):
     """Google's Gemini API: methods of `/v1beta/models/{model}`. The current SDKs use `/v1` in place of `/v1beta`."""
 
+    ENDPOINT = Endpoint.GEMINI
+
     async def generate(self, ctx: RequestContext) -> HttpResponse | None:
         """POST :generateContent."""
         return await self.generator.generate(ctx, *await self._prepare(ctx))
@@ -232,9 +243,9 @@ class GeminiApi(DialectApi):
         """POST :countTokens: the prompt tokens that usage would report."""
         backend, request = await self._prepare(ctx, is_count_only=True)
         counted = await self.count_prompt(ctx, backend, request)
-        if request.endpoint is Endpoint.GEMINI:
+        if request.is_same_dialect:
             return json_response(counted)
-        return json_response({GEMINI_COUNT: counted["input_tokens"]})
+        return json_response({DIALECTS[self.ENDPOINT].count_member: counted["input_tokens"]})
 
     async def _prepare(
         self, ctx: RequestContext, *, is_stream: bool = False, is_count_only: bool = False
@@ -244,10 +255,11 @@ class GeminiApi(DialectApi):
         path = METHOD_PATH.fullmatch(ctx.request.path)
         assert path is not None
         backend = self.targets.find(ctx, path[1])
-        if speaks_natively(backend, Endpoint.GEMINI):
+        if self.is_native(backend):
             native: Json = given if is_count_only else {**given, "stream": is_stream}
+            form = make_dialect()
             return backend, GenerationRequest(
-                body=native, id=random_hex(12), endpoint=Endpoint.GEMINI, dialect=make_dialect()
+                body=native, id=self.new_id(), endpoint=self.ENDPOINT, dialect=form, repairer_options={"dialect": form}
             )
         body = read_gemini_body(given)
         translation = gemini_to_chat(
@@ -258,7 +270,7 @@ class GeminiApi(DialectApi):
         )
         translation.chat["stream"] = is_stream
         dialect = make_dialect(includes_thoughts=translation.shows_reasoning)
-        return backend, _translated_request(ctx, translation, random_hex(12), dialect)
+        return backend, _translated_request(ctx, translation, self.new_id(), dialect)
 
 
 def _wants_events(ctx: RequestContext) -> bool:
@@ -271,6 +283,8 @@ def _wants_events(ctx: RequestContext) -> bool:
 
 class OllamaApi(DialectApi):
     """Ollama's API, for clients without OpenAI's: `/api/chat` and `/api/generate`."""
+
+    ENDPOINT = Endpoint.CHAT
 
     async def respond(self, ctx: RequestContext, *, is_chat: bool) -> HttpResponse | None:
         """POST /api/chat, or /api/generate."""
@@ -288,7 +302,5 @@ class OllamaApi(DialectApi):
         if not body.get("messages" if is_chat else "prompt"):  # Ollama's request to load a model
             reply = {"model": backend.name, "created_at": created_at, **dialect.content_fields("")}
             return json_response({**reply, "done": True, "done_reason": "load"})
-        gen_request = GenerationRequest(
-            body=chat, id=ID_PREFIX[Endpoint.CHAT] + random_hex(12), dialect=dialect, field_names=OLLAMA_PARAM_NAMES
-        )
+        gen_request = GenerationRequest(body=chat, id=self.new_id(), dialect=dialect, field_names=OLLAMA_PARAM_NAMES)
         return await self.generator.generate(ctx, backend, gen_request)

@@ -13,9 +13,10 @@ from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.gateway.errors import ApiError, internal_error, invalid_request
 from welldone.http.messages import HttpResponse
 from welldone.http.turns import run_cooperatively
+from welldone.protocol.dialects.registry import DIALECTS
 from welldone.protocol.dialects.responses.objects import parse_responses_usage, response_error_object, response_object
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
-from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
+from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import ChoiceStart, Finish, Json, Usage
 from welldone.protocol.lenient_json import as_object
 from welldone.schemas.errors import shorten_value
@@ -37,9 +38,8 @@ from welldone.server.api.response_store import (
     UpstreamIdOwners,
     state_references,
 )
-from welldone.server.context import RequestContext, json_response, random_hex
+from welldone.server.context import RequestContext, json_response
 from welldone.server.generation.pipelines import GenerationRequest
-from welldone.server.generation.service import speaks_natively
 from welldone.server.observe import log
 from welldone.server.requests import fields, response_items
 from welldone.server.requests import responses as requests
@@ -105,11 +105,6 @@ class _ResponseJob(msgspec.Struct):
     history: list[Json]
     """The items before them, as far as they are known here."""
 
-    @property
-    def is_native(self) -> bool:
-        """Whether the upstream speaks the client's dialect."""
-        return self.gen_request.endpoint is Endpoint.RESPONSES
-
 
 class _Status(msgspec.Struct):
     status: str = ""
@@ -120,6 +115,8 @@ _RUNNING_STATUSES = ("queued", "in_progress")
 
 class ResponsesApi(DialectApi, kw_only=True):
     """The handlers of these endpoints."""
+
+    ENDPOINT = Endpoint.RESPONSES
 
     store: ResponseStore
     local_store: ResponseStore
@@ -174,7 +171,7 @@ class ResponsesApi(DialectApi, kw_only=True):
         previous = request.previous_response_id or None
         await self._import(ctx, previous)
         backend = self.targets.find(ctx, request.model)
-        if speaks_natively(backend, Endpoint.RESPONSES):
+        if self.is_native(backend):
             native_body = await self._native_body(ctx, backend, body, previous)
             reply = await fetch_json(ctx, backend, "/responses/compact", native_body)
             usage = parse_responses_usage(as_object(reply.get("usage")))
@@ -183,7 +180,7 @@ class ResponsesApi(DialectApi, kw_only=True):
             return json_response(reply)
         history, items = await self._read_items(ctx, body, previous)
         all_items = history + items
-        response_id = ID_PREFIX[Endpoint.RESPONSES] + random_hex(24)
+        response_id = self.new_id(24)
         chat = requests.compaction_chat(history, items, request.instructions)
         if isinstance(backend, LocalBackend):  # some upstreams have models that do not accept it
             chat["temperature"] = 0
@@ -202,7 +199,7 @@ class ResponsesApi(DialectApi, kw_only=True):
         summary = response_items.summary_text(final)
         if not summary:
             raise ApiError(502, "The model returned no summary of the conversation.", code="empty_summary")
-        suffix = response_id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
+        suffix = response_id.removeprefix(DIALECTS[self.ENDPOINT].id_prefix)
         kept = [item for item in all_items if response_items.is_user_message(item)]
         output = [response_items.complete_item(item, f"{suffix}_{index}") for index, item in enumerate(kept)]
         content = response_items.encode_summary(summary)
@@ -310,11 +307,13 @@ class ResponsesApi(DialectApi, kw_only=True):
         await self._import(ctx, options.previous_response_id)
         if isinstance(ctx.request, SocketRequest):
             ctx.request.previous_id = options.previous_response_id
-        response_id = ID_PREFIX[Endpoint.RESPONSES] + random_hex(24)
-        if speaks_natively(backend, Endpoint.RESPONSES):
+        response_id = self.new_id(24)
+        if self.is_native(backend):
             items, echo = response_items.raw_input_items(body), requests.echoed_fields(body)
             native_body = await self._native_body(ctx, backend, body, options.previous_response_id)
-            gen_request = GenerationRequest(body=native_body, id=response_id, endpoint=Endpoint.RESPONSES, echo=echo)
+            gen_request = GenerationRequest(body=native_body, id=response_id, endpoint=self.ENDPOINT, echo=echo)
+            # The clock is read once: a replay in the inspector has the same time of completion.
+            gen_request.repairer_options = {"echo": echo, "clock": cache(self.now)}
             return _ResponseJob(ctx, backend, options, gen_request, items, await self._local_history(ctx))
         fields.check_supported(body, ResponseRequest)
         history, items = await self._read_items(ctx, body, options.previous_response_id)
@@ -429,10 +428,10 @@ class ResponsesApi(DialectApi, kw_only=True):
         """Store a complete response. `final` is None for an incomplete one."""
         if final is None:
             return
-        if job.is_native:
+        if job.gen_request.is_same_dialect:
             self.owners.claim(job.ctx.principal, final)
         options = job.options
-        suffix = job.gen_request.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
+        suffix = job.gen_request.id.removeprefix(DIALECTS[self.ENDPOINT].id_prefix)
         items = [response_items.complete_item(item, f"{suffix}_in{index}") for index, item in enumerate(job.items)]
         if isinstance(job.ctx.request, SocketRequest):
             self._forget_local(job.ctx)
@@ -445,7 +444,8 @@ class ResponsesApi(DialectApi, kw_only=True):
             final,
             items,
             previous=options.previous_response_id,
-            is_native=job.is_native and not options.background,  # background responses have an id of ours
+            # Background responses have an id of ours.
+            is_native=job.gen_request.is_same_dialect and not options.background,
             is_background=options.background is True,
             is_streamed=options.stream is True,
         )
@@ -487,7 +487,8 @@ class ResponsesApi(DialectApi, kw_only=True):
             message = f"This API key has {limit} streams in progress that can be resumed, the limit of this server."
             raise ApiError(429, message, param="background", code="rate_limit_exceeded", retry_after_s=10.0)
         job.ctx = msgspec.structs.replace(ctx, request=DetachedRequest(ctx.request, stream))
-        job.gen_request.response_members = {"id": response_id, "background": True}
+        own_members = {"id": response_id, "background": True}
+        job.gen_request.repairer_options = {**job.gen_request.repairer_options, "members": own_members}
         work = run_detached(stream, self._run_background(job, response, stream), ctx.id)
         stream.task = await self.background.start(ctx.principal, response_id, work)
         await self.resume.follow(ctx, stream, _SEQUENCE_FORMAT._replace(has_ids=self.resume.is_requested(ctx)))

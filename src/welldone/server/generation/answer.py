@@ -18,8 +18,8 @@ from welldone.gateway.upstream import dialect_headers
 from welldone.http.messages import HttpResponse
 from welldone.http.turns import next_turn
 from welldone.protocol.continuation import Continuation, ContinuationWay
-from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS
-from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.dialects.registry import DIALECTS
+from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Json
 from welldone.protocol.fields import BROKEN_OFF
 from welldone.protocol.request_facts import RepairOptions
@@ -48,7 +48,7 @@ from welldone.server.observe import log
 from welldone.server.observe.timing import StreamTimes
 from welldone.server.parts import ServerParts
 from welldone.server.requests.fields import ValidatedRequest
-from welldone.server.requests.upstream_dialects import UPSTREAM_DIALECTS, request_target, translate_request
+from welldone.server.requests.upstream_dialects import translate_request
 
 _BUFFERED_LIMIT_BYTES = 256 * 2**20  # of a stream that becomes a whole reply: a million tokens
 _GRACE_S = {
@@ -58,14 +58,6 @@ _GRACE_S = {
 }
 """How long the end of a body is awaited."""
 _NEVER_S = 86_400.0
-_PROMPT_PARAMS = {
-    Endpoint.CHAT: "messages",
-    Endpoint.COMPLETIONS: "prompt",
-    Endpoint.RESPONSES: "input",
-    Endpoint.MESSAGES: "messages",
-    Endpoint.GEMINI: "contents",
-}
-"""The parameter to blame for a prompt that is too long."""
 
 
 # Python 3.11 takes 15 times as long to look up a member of an enum, and each response needs a dozen.
@@ -212,7 +204,7 @@ class Answer:
 
     async def run_attempt(self, lease: BackendLease, part: int, number: int) -> AttemptFailure | None:
         """Make an attempt at a part."""
-        param = _PROMPT_PARAMS[self._gen_request.endpoint]
+        param = DIALECTS[self._gen_request.endpoint].prompt_field
         # Paused while the other parts are; all are resumed together.
         attempt = UpstreamAttempt(self, lease, part, number, param=param, is_paused=self.client.has_backpressure)
         self._attempts[part] = attempt
@@ -238,17 +230,17 @@ class Answer:
                 body = self._request.bodies[part]
             if lease.upstream is not None:
                 body, attempt.is_tool_stream = lease.upstream.choose_form(lease.model, body)
-            endpoint, forwarded = self._gen_request.endpoint, self._gen_request.forwarded_headers
+            endpoint = self._gen_request.endpoint
             if dialect is not None:
                 body = translate_request({**body, "model": lease.model}, dialect, endpoint)
-                endpoint, forwarded = dialect, UPSTREAM_DIALECTS[dialect].headers
-            elif lease.upstream is not None and endpoint is Endpoint.CHAT:
+                endpoint = dialect
+            elif lease.upstream is not None and endpoint.is_chat:
                 body = with_reasoning_fields(body, reasoning_input_fields(lease.upstream, lease.model))
-            path, body = request_target(endpoint, body, lease.model)
+            path, body = DIALECTS[endpoint].make_target(DIALECTS[endpoint].path, body, lease.model)
             encoded = [msgspec.json.encode(body)]
             estimate = attempt.output_estimate
             estimate.prompt_tokens = estimate_prompt_tokens(body, len(encoded[0]))
-            is_same_dialect, sent = self._gen_request.endpoint in SAME_DIALECT_ENDPOINTS, self._request.bodies[part]
+            is_same_dialect, sent = self._gen_request.is_same_dialect, self._request.bodies[part]
             estimate.has_long_chunks = is_same_dialect or bool(sent.get("logprobs") or sent.get("top_logprobs"))
             observers: list[StreamObserver] = []
             if self._parts.recorder is not None and lease.upstream is not None:
@@ -261,7 +253,7 @@ class Answer:
                 is_local = lease.upstream is None
                 observers.append(self._capture.begin_attempt(part, lease.name, encoded[0], is_local=is_local, way=way))
             # `pop`: this frame must not keep the body in memory during the reply, n times for n parts.
-            headers = dialect_headers(lease.address, forwarded, endpoint)
+            headers = dialect_headers(lease.address, endpoint, self._gen_request.forwarded_headers)
             await attempt.send(path, encoded.pop(), observers, headers)
             if not attempt.pending_body_bytes:
                 self._parts.body_budget.release(attempt)

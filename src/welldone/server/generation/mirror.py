@@ -24,6 +24,7 @@ from welldone.http.client import BufferedResponse, fetch
 from welldone.http.connect import HttpClientError
 from welldone.library.reading import parse
 from welldone.protocol.collect import collect
+from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event, Json
 from welldone.protocol.text_filters import TextMode, ThinkMode
@@ -45,7 +46,6 @@ TIME_LIMIT_S = 300.0
 KEPT_COMPARISONS = 100
 """For `GET /admin/mirror`."""
 
-_READABLE = (Endpoint.CHAT, Endpoint.COMPLETIONS)
 _OK = 200
 
 
@@ -98,10 +98,11 @@ class TrafficMirror:
             return None
         mirror = parse_mirror(upstream.settings.mirror)
         target = self._find(mirror.upstream)
-        if target is None or endpoint not in _READABLE or body.get("store") is True or random.random() >= mirror.share:
+        is_readable = endpoint not in SAME_DIALECT_ENDPOINTS
+        if target is None or not is_readable or body.get("store") is True or random.random() >= mirror.share:
             return None
         body = {**body, "model": mirror.model or lease.model}
-        if endpoint is Endpoint.CHAT:
+        if endpoint.is_chat:
             body = with_reasoning_fields(body, reasoning_input_fields(target, body["model"]))
         encoded = msgspec.json.encode(body)
         if len(self._tasks) >= MAX_RUNNING or not target.is_available or len(encoded) > BODY_LIMIT_BYTES:

@@ -1,10 +1,9 @@
 """A request for a response, and the pipelines that repair and write its response."""
 
 import copy
-import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cache, partial
-from typing import cast
+from functools import partial
+from typing import Any, cast
 
 import msgspec
 
@@ -77,13 +76,18 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     ignored_fields: tuple[str, ...] = ()
     """The client's fields that have no effect, and are reported."""
     echo: Json = {}
-    """Fields of the request that a same-dialect response repeats."""
-    response_members: Json = {}
-    """Members of a same-dialect response that replace those of the upstream."""
+    """Fields of the request that a response repeats."""
+    repairer_options: Mapping[str, Any] = {}
+    """Options of the repairer of a same-dialect response."""
     forwarded_headers: Mapping[str, str] = {}
     """The client's headers that an upstream with the same dialect receives."""
     on_end: Callable[[Json | None], None] | None = None
     """Called at the end with the complete response as an object, or None."""
+
+    @property
+    def is_same_dialect(self) -> bool:
+        """Whether the upstream speaks the client's dialect, which is not that of chat."""
+        return self.endpoint in SAME_DIALECT_ENDPOINTS
 
 
 def pipeline_factory(
@@ -97,17 +101,14 @@ def pipeline_factory(
 ) -> Callable[[], AnyPipeline]:
     """Return a factory of identical pipelines. It has no reference to the bodies: a capture may keep it for long."""
     endpoint, dialect, model = gen_request.endpoint, gen_request.dialect, backend.reported_model
-    if endpoint in SAME_DIALECT_ENDPOINTS:
+    if gen_request.is_same_dialect:
         return partial(
             passthrough_repairer_for,
             endpoint,
             fallback=envelope,
-            request=gen_request.echo,
-            members=gen_request.response_members,
-            dialect=dialect,
             model=model,
             is_stream=request.is_stream,
-            clock=cache(time.time),  # read once: a replay in the inspector has the same time of completion
+            **gen_request.repairer_options,
         )
     make = partial(
         StreamPipeline if request.is_stream else BufferedPipeline,
@@ -160,7 +161,7 @@ def template_key(
 ) -> Hashable:
     """Return all that a stream of text depends on, for `TemplateCache`; None if it may depend on more."""
     facts = request.facts
-    is_chat_stream = request.is_stream and gen_request.endpoint is Endpoint.CHAT and gen_request.dialect is None
+    is_chat_stream = request.is_stream and gen_request.endpoint.is_chat and gen_request.dialect is None
     is_chat_stream = is_chat_stream and options.upstream_dialect is None
     is_single = len(request.bodies) == facts.choice_count == 1
     if not (is_chat_stream and is_single and request.forced_call is None and has_plain_text(facts, options)):
@@ -171,7 +172,7 @@ def template_key(
 
 def upstream_dialect(gen_request: GenerationRequest, upstream: Upstream | None) -> Endpoint | None:
     """Return the dialect to which a request is translated for an upstream; None if it is not."""
-    return None if upstream is None or gen_request.endpoint in SAME_DIALECT_ENDPOINTS else upstream.chat_dialect
+    return None if upstream is None or gen_request.is_same_dialect else upstream.chat_dialect
 
 
 def repair_options(lease: BackendLease, body: Json, dialect: Endpoint | None) -> RepairOptions:

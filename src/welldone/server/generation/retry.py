@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -18,6 +18,7 @@ from welldone.gateway.upstream import dialect_headers
 from welldone.http.client import BufferingReceiver, Exchange
 from welldone.http.connect import HttpClientError
 from welldone.http.turns import run_cooperatively
+from welldone.protocol.dialects.registry import DIALECTS
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
 from welldone.protocol.json_budget import decode_in_steps
@@ -141,10 +142,8 @@ class JsonRequest(msgspec.Struct, kw_only=True):
     path: str = ""
     body: Json = {}
     """Without the name of the model."""
-    make_target: Callable[[str], tuple[str, Json]] | None = None
-    """Returns path and body for the upstream's name of the model, instead of these two."""
-    dialect: Endpoint | None = None
-    """Dialect of the upstream, which decides how it gets its key."""
+    endpoint: Endpoint = Endpoint.CHAT
+    """Its dialect is that of the upstream, which decides how it gets its key."""
     headers: Mapping[str, str] = {}
     """The client's headers that are forwarded."""
     is_root: bool = False
@@ -178,9 +177,7 @@ class JsonRequest(msgspec.Struct, kw_only=True):
         upstream, timeout_s = lease.upstream, lease.first_byte_s
         receiver = BufferingReceiver(self.limit_bytes)
         exchange: Exchange | None = None
-        path, body = self.path, {**self.body, "model": lease.model}
-        if self.make_target is not None:
-            path, body = self.make_target(lease.model)
+        path, body = DIALECTS[self.endpoint].make_target(self.path, self.body, lease.model)
         try:
             async with asyncio.timeout(timeout_s):
                 exchange = await lease.send(
@@ -190,7 +187,7 @@ class JsonRequest(msgspec.Struct, kw_only=True):
                     receiver,
                     body=msgspec.json.encode(body),
                     accept="application/json",
-                    headers=dialect_headers(lease.address, self.headers, self.dialect),
+                    headers=dialect_headers(lease.address, self.endpoint, self.headers),
                     own_headers=lease.trace_headers,
                     is_fresh=number > 1,
                 )

@@ -12,8 +12,6 @@ from welldone.gateway.errors import ApiError
 from welldone.http.messages import HttpResponse
 from welldone.http.turns import run_cooperatively
 from welldone.protocol import sse
-from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS
-from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
 from welldone.server.context import RequestContext, check_encoding
 from welldone.server.generation.accounting import Accounting
@@ -141,12 +139,6 @@ def _is_event_stream(gen_request: GenerationRequest) -> bool:
     return gen_request.body.get("stream") is True and (dialect is None or dialect.HEADERS is sse.HEADERS)
 
 
-def speaks_natively(backend: LocalBackend | UpstreamBackend, endpoint: Endpoint) -> bool:
-    """Whether all upstreams of a model support a dialect. Local engines support chat only."""
-    upstreams = backend.upstreams
-    return bool(upstreams) and all(endpoint.value in upstream.settings.speaks for upstream in upstreams)
-
-
 def capabilities_of(model: LocalModel) -> ModelCapabilities:
     """Return the capabilities of a model, as far as they are known before it is loaded."""
     if model.capabilities is not None:
@@ -161,14 +153,14 @@ def capabilities_of(model: LocalModel) -> ModelCapabilities:
 def _read_request(gen_request: GenerationRequest, backend: LocalBackend | UpstreamBackend) -> ValidatedRequest:
     """Validate the body: strictly for local models, leniently for upstreams."""
     body, endpoint, dialect = gen_request.body, gen_request.endpoint, gen_request.dialect
-    if endpoint in SAME_DIALECT_ENDPOINTS:
+    if gen_request.is_same_dialect:
         return read_same_dialect_request(body)
     if dialect is not None and body.get("stream") is True:  # the other dialects always have usage
         body = {**body, "stream_options": {"include_usage": True}}
     needs_early_usage = dialect is not None and dialect.REPORTS_PROMPT_TOKENS_FIRST
     if isinstance(backend, LocalBackend):
         capabilities = capabilities_of(backend.model)
-        read = read_chat if endpoint is Endpoint.CHAT else read_completions
+        read = read_chat if endpoint.is_chat else read_completions
         request = read(body, backend.model.settings, capabilities)
         if needs_early_usage and request.is_stream and capabilities.kind == "llama":
             for engine_body in request.bodies:

@@ -1,13 +1,11 @@
-"""Requests for upstreams by dialect: their paths, and the translation of a chat or completions request."""
+"""Translation of chat and completions requests for upstreams with other dialects."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import NamedTuple
-from urllib.parse import quote
 
 import msgspec
 
 from welldone.protocol.collect import REASONING_DETAILS
-from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
 from welldone.server.requests import chat_input, chat_to_gemini, chat_to_messages, chat_to_responses, fields
@@ -23,36 +21,23 @@ class UpstreamDialect(NamedTuple):
     """Fields of chat that are left out."""
     has_stop: Callable[[str], bool]
     """Whether the upstream can match a stop string; otherwise it is matched here."""
-    headers: Mapping[str, str]
-    """Headers that the upstream needs."""
     ignored_members: tuple[str, ...] = ("name", "reasoning", "reasoning_content")
     """Members of messages that are left out."""
 
 
 UPSTREAM_DIALECTS = {
     Endpoint.MESSAGES: UpstreamDialect(
-        chat_to_messages.chat_to_messages,
-        chat_to_messages.IGNORED_FIELDS,
-        lambda stop: bool(stop.strip()),
-        {ANTHROPIC_VERSION_HEADER: ANTHROPIC_VERSION},
+        chat_to_messages.chat_to_messages, chat_to_messages.IGNORED_FIELDS, lambda stop: bool(stop.strip())
     ),
     Endpoint.RESPONSES: UpstreamDialect(
-        chat_to_responses.chat_to_responses, chat_to_responses.IGNORED_FIELDS, lambda _: False, {}
+        chat_to_responses.chat_to_responses, chat_to_responses.IGNORED_FIELDS, lambda _: False
     ),
     Endpoint.GEMINI: UpstreamDialect(
-        chat_to_gemini.chat_to_gemini, chat_to_gemini.IGNORED_FIELDS, lambda _: True, {}, ("name",)
+        chat_to_gemini.chat_to_gemini, chat_to_gemini.IGNORED_FIELDS, lambda _: True, ("name",)
     ),
 }
-"""By dialect of the upstream. `protocol.dialects.registry` has their readers."""
+"""By dialect of the upstream. `protocol.dialects.registry` has all that does not depend on a request."""
 
-UPSTREAM_PATHS = {
-    Endpoint.CHAT: "/chat/completions",
-    Endpoint.COMPLETIONS: "/completions",
-    Endpoint.RESPONSES: "/responses",
-    Endpoint.MESSAGES: "/messages",
-}
-"""Paths by dialect; those of Gemini have the model."""
-_GEMINI_COLLECTIONS = ("models/", "tunedModels/")
 _COMPLETIONS_ONLY = {
     "echo": "it cannot repeat the prompt.",
     "logprobs": "it has no log probabilities of this form.",
@@ -61,39 +46,13 @@ _COMPLETIONS_ONLY = {
 }
 
 
-def request_target(dialect: Endpoint, body: Json, model: str) -> tuple[str, Json]:
-    """Return path and body of a request; `model` is the upstream's name of the model."""
-    if dialect is not Endpoint.GEMINI:
-        return UPSTREAM_PATHS[dialect], {**body, "model": model}
-    method = "streamGenerateContent?alt=sse" if body.get("stream") else "generateContent"
-    return _gemini_path(model, method), {name: value for name, value in body.items() if name not in ("model", "stream")}
-
-
-def gemini_count_target(body: Json, model: str) -> tuple[str, Json]:
-    """Return path and body of a request for a token count in Gemini's API."""
-    counted = body.get("generateContentRequest")
-    if isinstance(counted, dict):
-        body = {**body, "generateContentRequest": {**counted, "model": _gemini_resource(model)}}
-    return _gemini_path(model, "countTokens"), body
-
-
-def _gemini_path(model: str, method: str) -> str:
-    """Return the path of a method. No name of a model may lead to another path."""
-    collection, _, name = _gemini_resource(model).partition("/")
-    return f"/{collection}/{quote(name, safe='')}:{method}"
-
-
-def _gemini_resource(model: str) -> str:
-    return model if model.startswith(_GEMINI_COLLECTIONS) else f"models/{model}"
-
-
 def translate_request(body: Json, dialect: Endpoint, endpoint: Endpoint) -> Json:
     """Translate a validated body for one choice of `endpoint`, chat or completions.
 
     Raises:
         ApiError: a field is invalid, or has no equivalent.
     """
-    chat = body if endpoint is Endpoint.CHAT else _completions_to_chat(body)
+    chat = body if endpoint.is_chat else _completions_to_chat(body)
     return UPSTREAM_DIALECTS[dialect].translate(chat)
 
 

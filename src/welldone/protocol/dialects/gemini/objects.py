@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from urllib.parse import quote
 
 import msgspec
 
@@ -15,6 +16,9 @@ from welldone.protocol.repair_log import RepairLog
 
 METHOD_PATH = re.compile(r"(?:/v1(?:beta)?)?/models/(.+):(generateContent|streamGenerateContent|countTokens)")
 """Paths of the methods: name of the model, which may have colons, and method."""
+_COLLECTIONS = ("models/", "tunedModels/")
+COUNTED_REQUEST = "generateContentRequest"
+"""Member of the body of `countTokens` that has a request for an answer."""
 KEY_HEADER = "x-goog-api-key"
 """Header with the API key. It identifies Google's clients, whose URLs begin with `/v1` like OpenAI's."""
 REASONING_FORMAT = "google-gemini-v1"
@@ -30,6 +34,19 @@ _BASE64 = re.compile(
     )
 )
 """Base64, standard or URL-safe, with or without padding: what google-genai decodes."""
+
+
+def method_target(method: str, body: Json, model: str) -> tuple[str, Json]:
+    """Return path and body of a request. No name of a model may lead to another path."""
+    resource = model if model.startswith(_COLLECTIONS) else f"models/{model}"
+    collection, _, name = resource.partition("/")
+    if method == "generateContent":
+        method = "streamGenerateContent?alt=sse" if body.get("stream") else method
+        body = {name: value for name, value in body.items() if name not in ("model", "stream")}
+    elif isinstance(counted := body.get(COUNTED_REQUEST), dict):
+        body = {**body, COUNTED_REQUEST: {**counted, "model": resource}}
+    return f"/{collection}/{quote(name, safe='')}:{method}", body
+
 
 _MAIN_STATUSES = {
     400: "INVALID_ARGUMENT",

@@ -67,7 +67,7 @@ class GeminiEvents(ElementOutput, EventSink):
             message = {"message": candidate.get("finishMessage")}
             self.failure = self.failure or interrupted_failure(word, message, field="finishReason")
         else:
-            is_call = reason == "stop" and self._call_counts[index] > 0 and self._endpoint is Endpoint.CHAT
+            is_call = reason == "stop" and self._call_counts[index] > 0 and self._endpoint.is_chat
             self.events.append(ev.Finish(index, "tool_calls" if is_call else reason))
 
     def _read_part(self, index: int, part: Json) -> None:

@@ -10,6 +10,7 @@ from welldone.protocol.fields import read_usage
 from welldone.protocol.lenient_json import as_list, as_object
 from welldone.protocol.repair_log import RepairLog
 
+ID_PREFIX = "resp_"
 _USAGE_FIELD_NAMES = {
     "prompt_tokens": "input_tokens",
     "completion_tokens": "output_tokens",

@@ -9,7 +9,7 @@ from welldone.protocol.dialects.responses import emitter, objects
 from welldone.protocol.dialects.responses.objects import Clock
 from welldone.protocol.dialects.responses.output_items import OutputRepairer
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
-from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
+from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Failure, Json, Usage
 from welldone.protocol.fields import bad_stream_failure, has_error, incomplete_stream_failure, read_error, unread_usage
 from welldone.protocol.lenient_json import as_list, as_object, is_nonempty_string, scrub_object
@@ -50,7 +50,7 @@ class ResponsesRepairer(PassthroughRepairer):
         super().__init__(Endpoint.RESPONSES, fallback, model, is_stream=is_stream, repair_log=repair_log)
         response = objects.response_object(fallback, _echoed_members(echo or {}))
         self._emitter = output or emitter.ResponsesEmitter(response)
-        id_stem = fallback.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
+        id_stem = fallback.id.removeprefix(objects.ID_PREFIX)
         self._output_repairer = OutputRepairer(self._emitter, self.repair_log, id_stem)
         self._clock = clock
         self._own_members = members or {}

@@ -15,7 +15,7 @@ from welldone.protocol.dialects.responses import emitter as em
 from welldone.protocol.dialects.responses import objects
 from welldone.protocol.dialects.responses.emitter import OutputItem, ResponsesEmitter, TextAccumulator
 from welldone.protocol.dialects.responses.objects import Clock
-from welldone.protocol.envelope import ID_PREFIX, Endpoint, Envelope
+from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Event, Failure, Json, TextEvent, Usage
 from welldone.protocol.state import CHAT_TRANSITIONS, StreamStateMachine
 
@@ -32,7 +32,7 @@ class ResponsesWriter:
         self._dialect = dialect
         self._state_machine = StreamStateMachine(CHAT_TRANSITIONS, is_ordered=True)
         self._emitter = ResponsesEmitter(objects.response_object(envelope, dialect.echo), is_silent=is_silent)
-        self._id_stem = envelope.id.removeprefix(ID_PREFIX[Endpoint.RESPONSES])
+        self._id_stem = envelope.id.removeprefix(objects.ID_PREFIX)
         self._usage_source = usage_source
         self._item: OutputItem | None = None  # open item and part
         self._part: TextAccumulator | None = None
