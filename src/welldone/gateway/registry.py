@@ -209,7 +209,7 @@ class UpstreamRegistry:
             is_due = listed_at is None or self._clock() - listed_at >= MODEL_LIST_INTERVAL_S
             if not upstream.is_unassigned and (not settings.health or upstream.listed_models is None or is_due):
                 listed_at = self._clock()
-                reply = await _fetch_or_error(upstream.address, upstream.models_path, upstream.probe_headers)
+                reply = await _fetch_or_error(upstream.address, *upstream.model_list_target)
                 await run_cooperatively(upstream.record_model_list_in_steps(reply))
                 if not settings.health:
                     upstream.record_probe(reply)

@@ -267,14 +267,10 @@ class Upstream:
         return None if self.settings.chat else Endpoint(self.settings.speaks[0])
 
     @property
-    def models_path(self) -> str:
-        """Path of the model list."""
-        return DIALECTS[self.chat_dialect or Endpoint.CHAT].models_path
-
-    @property
-    def probe_headers(self) -> tuple[tuple[str, str | None], ...]:
-        """Headers that the model list of an API other than OpenAI's needs, without those that are configured."""
-        return dialect_headers(self.address, self.chat_dialect or Endpoint.CHAT)
+    def model_list_target(self) -> tuple[str, tuple[tuple[str, str | None], ...]]:
+        """Path of the model list, and the headers of its request, without those that are configured."""
+        endpoint = self.chat_dialect or Endpoint.CHAT
+        return DIALECTS[endpoint].models_path, dialect_headers(self.address, endpoint)
 
     @property
     def is_ready(self) -> bool:

@@ -33,10 +33,10 @@ from welldone.protocol.dialects.base import Dialect
 from welldone.protocol.dialects.chat import openai_error_object
 from welldone.protocol.dialects.registry import DIALECTS
 from welldone.protocol.dialects.responses.objects import parse_responses_usage
-from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Event, EventOrderError, Failure, Json, Usage
 from welldone.protocol.fields import read_chat_logprobs, read_completions_logprobs, read_usage
-from welldone.protocol.finish_reasons import FINISH_REASONS, finish_reason_for
+from welldone.protocol.finish_reasons import finish_reason_for
 from welldone.protocol.lenient_json import clean_unicode
 from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
@@ -68,7 +68,6 @@ class _ChoiceState:
 class AnswerStream:
     """Common part of the writers. Use one of its subclasses."""
 
-    _ENDPOINT: ClassVar[Endpoint]
     _METHODS: ClassVar[str] = "text, reasoning, refusal, tool_call, finish or fail"
     _CALL_ID_PREFIX: ClassVar[str] = "call_"
 
@@ -87,7 +86,8 @@ class AnswerStream:
         if not isinstance(model, str) or not model:
             raise TypeError(f"model must be the name of the model; got {model!r}")
         created = current_time() if created is None else created
-        self._envelope = Envelope(id or DIALECTS[self._ENDPOINT].id_prefix + new_id_stem(), created, model, fingerprint)
+        id = id or DIALECTS[dialect.endpoint].id_prefix + new_id_stem()
+        self._envelope = Envelope(id, created, model, fingerprint)
         self._dialect = dialect
         self._choice_count = facts.choice_count or 1
         self._needs_usage = facts.include_usage is True
@@ -242,7 +242,7 @@ class AnswerStream:
         value = dict(logprobs) if isinstance(logprobs, Mapping) else {"content": list(logprobs)}
         self._check(index, "text")
         started = self._start()
-        if self._ENDPOINT.is_chat:
+        if self._dialect.endpoint.is_chat:
             complete = read_chat_logprobs(value, RepairLog())
         else:
             complete = read_completions_logprobs(value, self._choices[index].text_length, RepairLog())
@@ -318,8 +318,7 @@ class AnswerStream:
             return "tool_calls" if has_calls else "stop"
         if not isinstance(reason, str):
             raise TypeError(f"reason must be {_REASONS}; got {reason!r}")
-        endpoint = self._ENDPOINT if self._ENDPOINT in FINISH_REASONS else Endpoint.CHAT
-        word = finish_reason_for(reason, endpoint)
+        word = finish_reason_for(reason, self._dialect.endpoint)
         if word is None:
             raise ValueError(f"unknown finish reason {reason!r}; use {_REASONS}, or call fail() if it did not finish")
         if word == "tool_calls" and not has_calls:

@@ -47,8 +47,6 @@ class ChatStream(TalkStream):
     `include_usage` and `n` override it. `reasoning_fields` are the members of a delta that carry reasoning.
     """
 
-    _ENDPOINT = Endpoint.CHAT
-
     def __init__(
         self,
         model: str,
@@ -64,7 +62,7 @@ class ChatStream(TalkStream):
     ) -> None:
         facts = _read_facts(request, include_usage, n, CHAT_CHOICES_LIMIT)
         fields = (reasoning_fields,) if isinstance(reasoning_fields, str) else tuple(reasoning_fields)
-        dialect = ChunkDialect(facts, self._ENDPOINT, fields)
+        dialect = ChunkDialect(facts, reasoning=fields)
         super().__init__(dialect, facts, send, model, id, created, fingerprint=fingerprint)
 
     def text(self, text: str, index: int = 0, *, logprobs: LogprobEntries | None = None) -> bytes:
@@ -80,7 +78,6 @@ class ChatStream(TalkStream):
 class CompletionsStream(AnswerStream):
     """Writes an answer of /v1/completions. For the parameters see `ChatStream`."""
 
-    _ENDPOINT = Endpoint.COMPLETIONS
     _METHODS = "text, finish or fail"
 
     def __init__(
@@ -96,7 +93,7 @@ class CompletionsStream(AnswerStream):
         send: SendFunction | None = None,
     ) -> None:
         facts = _read_facts(request, include_usage, n, COMPLETIONS_CHOICES_LIMIT)
-        dialect = ChunkDialect(facts, self._ENDPOINT)
+        dialect = ChunkDialect(facts, Endpoint.COMPLETIONS)
         super().__init__(dialect, facts, send, model, id, created, fingerprint=fingerprint)
 
     def text(self, text: str, index: int = 0, *, logprobs: LogprobEntries | None = None) -> bytes:
@@ -110,8 +107,6 @@ class CompletionsStream(AnswerStream):
 
 class ResponsesStream(TalkStream):
     """Writes an answer of /v1/responses. The Response repeats members of `request`, as the API requires."""
-
-    _ENDPOINT = Endpoint.RESPONSES
 
     def __init__(
         self,
@@ -138,7 +133,6 @@ class MessagesStream(TalkStream):
     The first event has the number of prompt tokens: pass `prompt_tokens` if it is known by then.
     """
 
-    _ENDPOINT = Endpoint.MESSAGES
     _CALL_ID_PREFIX = "toolu_"
 
     def __init__(

@@ -14,7 +14,7 @@ from welldone.protocol.deltas import (
 )
 from welldone.protocol.envelope import CHUNK_OBJECT, REPLY_OBJECT, Endpoint, Envelope, check_envelope, read_envelope
 from welldone.protocol.events import Event, Failure, Json, Usage
-from welldone.protocol.finish_reasons import FINISH_REASONS, finish_reason_for, finish_word, interrupted_failure
+from welldone.protocol.finish_reasons import finish_reason_for, finish_word, interrupted_failure
 from welldone.protocol.lenient_json import scrub_json, scrub_object
 from welldone.protocol.repair_log import RepairLog
 from welldone.protocol.request_facts import CHAT_CHOICES_LIMIT, COMPLETIONS_CHOICES_LIMIT, RequestFacts
@@ -312,7 +312,7 @@ class ChunkReader:
             return None
         if reason == "function_call" and not self._facts.uses_legacy_functions:
             record("fin-function-call-legacy", choice)
-        if not isinstance(reason, str) or reason not in FINISH_REASONS[self._endpoint]:
+        if not isinstance(reason, str) or reason not in self._endpoint.finish_reasons:
             record("fin-closed-enum" if self._is_chat else "cmpl-finish", reason)
         return finish_word(reason)
 

@@ -8,6 +8,8 @@ from welldone.protocol.events import Json
 from welldone.protocol.lenient_json import clean_unicode, is_nonempty_string
 from welldone.protocol.repair_log import RepairLog
 
+_TEXT_FINISH_REASONS = frozenset({"stop", "length", "content_filter"})
+_FINISH_REASONS = _TEXT_FINISH_REASONS | {"tool_calls", "function_call"}
 _MAX_SECONDS = 10**11  # seconds reach this in the year 5138; a larger number counts milliseconds
 
 
@@ -24,6 +26,11 @@ class Endpoint(StrEnum):
     def is_chat(self) -> bool:
         """Whether this is chat, and not legacy completions."""
         return self is Endpoint.CHAT
+
+    @property
+    def finish_reasons(self) -> frozenset[str]:
+        """OpenAI's finish reasons that its answers can have."""
+        return _TEXT_FINISH_REASONS if self is Endpoint.COMPLETIONS else _FINISH_REASONS
 
 
 CHUNK_OBJECT = {Endpoint.CHAT: "chat.completion.chunk", Endpoint.COMPLETIONS: "text_completion"}

@@ -15,10 +15,6 @@ from welldone.protocol.fields import incomplete_stream_failure
 from welldone.protocol.lenient_json import clean_unicode
 from welldone.protocol.repair_log import format_json, shorten
 
-FINISH_REASONS = {
-    Endpoint.CHAT: frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"}),
-    Endpoint.COMPLETIONS: frozenset({"stop", "length", "content_filter"}),
-}
 FAILURE_OUTCOME = "failure"
 """The answer was interrupted: it is incomplete, and no finish reason of OpenAI applies."""
 _EXCERPT_CHARACTERS = 100  # of a value or message of the upstream in an error
@@ -73,7 +69,7 @@ def finish_word(reason: object) -> str | None:
 def finish_reason_for(word: str, endpoint: Endpoint, own: Mapping[str, str] = _NO_WORDS) -> str | None:
     """Return the OpenAI finish reason; None if the answer counts as interrupted. `own`: words of this upstream."""
     outcome = own.get(word) or outcome_of(word)
-    return outcome if outcome in FINISH_REASONS[endpoint] else None
+    return outcome if outcome in endpoint.finish_reasons else None
 
 
 def interrupted_failure(word: str, reason: object = None, *, field: str = "finish_reason") -> Failure:

@@ -7,7 +7,7 @@ import msgspec
 from welldone.protocol.envelope import REPLY_OBJECT, Endpoint
 from welldone.protocol.events import CALL_TYPE_AND_ARGUMENTS_FIELD, Failure, Json
 from welldone.protocol.fields import bad_stream_failure, check_error_shape, incomplete_stream_failure, read_error
-from welldone.protocol.finish_reasons import FINISH_REASONS, finish_word
+from welldone.protocol.finish_reasons import finish_word
 from welldone.protocol.json_budget import decode_elements, decode_members, exceeds_blocking_budget
 from welldone.protocol.lenient_json import as_list, as_object, parse_first_value, parse_strict
 from welldone.protocol.repair_log import RepairLog
@@ -139,7 +139,7 @@ def _check_reply(reply: Json, endpoint: Endpoint, repair_log: RepairLog) -> None
     repair_log.record_if(not isinstance(reply.get("usage"), dict), "ns-usage", reply.get("usage"))
     for choice in choices:
         reason = choice.get("finish_reason")
-        repair_log.record_if(not isinstance(reason, str) or reason not in FINISH_REASONS[endpoint], "ns-finish", choice)
+        repair_log.record_if(not isinstance(reason, str) or reason not in endpoint.finish_reasons, "ns-finish", choice)
         if endpoint.is_chat:
             message = as_object(choice.get("message"))
             repair_log.record_if(message.get("role") != "assistant", "ns-role", message)

@@ -17,13 +17,14 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from welldone.protocol import sse
-from welldone.protocol.envelope import Endpoint, Envelope
+from welldone.protocol.dialects.text_search import split_around_text
+from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Usage
 from welldone.protocol.lenient_json import is_verbatim_text
 from welldone.protocol.pipeline import StreamPipeline
 from welldone.protocol.repair_log import RepairEntry, RepairResult
 from welldone.protocol.state import PartState
-from welldone.protocol.template import NO_FRAMING, ChunkTemplate, TransferFraming, split_around_text
+from welldone.protocol.template import NO_FRAMING, ChunkTemplate, TransferFraming
 
 TEXTS_LIMIT = 32
 """Texts of one stream. For a longer answer the fast path is worth its start, and what was received must be stored."""
@@ -356,7 +357,7 @@ def _read_frames(received: bytes) -> list[_FrameTemplate] | None:
     if end < 2 or frames[-2:] != [_DONE, b""] or len(frames) - end not in (3, 4):
         return None
     id_field = _ID_FIELD.search(frames[0])
-    text = split_around_text(frames[1] + sse.FRAME_END, Endpoint.CHAT)
+    text = split_around_text(frames[1] + sse.FRAME_END)
     if id_field is None or text is None or not all(map(_CREATED_FIELD.search, frames[:-2])):
         return None
     numbers: list[bytes] = []

@@ -301,7 +301,7 @@ class Routes:
     async def _generate(self, ctx: RequestContext, endpoint: Endpoint) -> HttpResponse | None:
         body = await self._generator.read_body(ctx)
         backend = self._targets.find(ctx, body.get("model"))
-        if endpoint is Endpoint.COMPLETIONS and isinstance(backend, LocalBackend):
+        if not endpoint.is_chat and isinstance(backend, LocalBackend):
             await self._embeddings.check_prompts(backend.model, body)
         request_id = DIALECTS[endpoint].id_prefix + random_hex(12)
         return await self._generator.generate(

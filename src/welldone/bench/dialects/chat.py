@@ -109,10 +109,11 @@ class ChatStreamTimer(StreamTimer):
 
     def __init__(self, record: BenchRecord, facts: RequestFacts) -> None:
         super().__init__(record)
-        self._repair_log = RepairLog(Endpoint.CHAT)
-        self._reader = EventReader(Endpoint.CHAT, fallback=_CHAT_ENVELOPE, facts=facts, repair_log=self._repair_log)
+        endpoint = Endpoint.CHAT
+        self._repair_log = RepairLog(endpoint)
+        self._reader = EventReader(endpoint, fallback=_CHAT_ENVELOPE, facts=facts, repair_log=self._repair_log)
         self._repair = EventRepairer(
-            Endpoint.CHAT, facts=facts, repair_log=self._repair_log, new_call_id=lambda: "call_bench"
+            endpoint, facts=facts, repair_log=self._repair_log, new_call_id=lambda: "call_bench"
         )
         self._fast_path = ChunkFastPath(self._reader, self._repair)
 

@@ -54,15 +54,11 @@ class MockResponder:
         self.context = context
         self.reply_numbers: count[int] = count(1)
 
-    def chat(
-        self,
-        request: MockChatRequest,
-        endpoint: Endpoint = Endpoint.CHAT,
-        dialect: TranslatedDialect | None = None,
-    ) -> MockReply:
+    def chat(self, request: MockChatRequest, dialect: TranslatedDialect | None = None) -> MockReply:
         """Answer a request to /v1/chat/completions, or one of another dialect that was converted to a chat."""
         prompt_tokens = self.count_chat(request)
         choice = self.apply_limits(self.choose_answer(request), request, prompt_tokens)
+        endpoint = (dialect or ChunkDialect).endpoint
         return self.render(endpoint, request, [choice] * (request.n or 1), prompt_tokens, dialect)
 
     def completions(self, request: MockCompletionRequest) -> MockReply:

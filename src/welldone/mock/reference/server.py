@@ -21,10 +21,8 @@ from welldone.mock.server import MockHttpRequest
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect
 from welldone.protocol.dialects.gemini.objects import KEY_HEADER
 from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect
-from welldone.protocol.dialects.registry import DIALECTS
-from welldone.protocol.dialects.responses.objects import responses_usage_object
+from welldone.protocol.dialects.responses.objects import ID_PREFIX, responses_usage_object
 from welldone.protocol.dialects.responses.writer import ResponsesDialect
-from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
 from welldone.protocol.json_budget import run_to_completion
 from welldone.server.requests.anthropic import anthropic_to_chat
@@ -177,16 +175,16 @@ class ReferenceServer(MockResponder):
 
     def _respond(self, body: Json) -> MockReply:
         request, dialect = self._translate_responses(body)
-        return self.chat(request, Endpoint.RESPONSES, dialect)
+        return self.chat(request, dialect)
 
     def _compact(self, http_request: MockHttpRequest) -> MockReply:
-        request, _ = self._translate_responses(self._json_body(http_request))
-        usage = self.usage(Endpoint.RESPONSES, [], self.count_chat(request))
+        request, dialect = self._translate_responses(self._json_body(http_request))
+        usage = self.usage(dialect.endpoint, [], self.count_chat(request))
         number = next(self.reply_numbers)
         content = encode_summary("The user said something.")
         item = {"id": f"cmp_ideal{number}", "type": "compaction", "encrypted_content": content}
         head = {
-            "id": f"{DIALECTS[Endpoint.RESPONSES].id_prefix}ideal{number}",
+            "id": f"{ID_PREFIX}ideal{number}",
             "object": "response.compaction",
             "created_at": int(time.time()),
         }
@@ -200,7 +198,7 @@ class ReferenceServer(MockResponder):
     def _answer_messages(self, http_request: MockHttpRequest) -> MockReply:
         request = self._translate_messages(http_request)
         dialect = MessagesDialect(stop_sequences=tuple(schemas.stop_strings(request)))
-        return self.chat(request, Endpoint.MESSAGES, dialect)
+        return self.chat(request, dialect)
 
     def _count_tokens(self, http_request: MockHttpRequest) -> MockReply:
         request = self._translate_messages(http_request, is_count_only=True)
@@ -217,7 +215,7 @@ class ReferenceServer(MockResponder):
             return json_reply({"totalTokens": self.count_chat(request)})
         is_array = is_stream and parse_qs(http_request.path.partition("?")[2]).get("alt") != ["sse"]
         dialect = (GeminiArrayDialect if is_array else GeminiDialect)(includes_thoughts=found.shows_reasoning)
-        return self.chat(request, dialect=dialect)
+        return self.chat(request, dialect)
 
     def _json_body(self, http_request: MockHttpRequest) -> Json:
         if not http_request.is_utf8:
@@ -232,7 +230,7 @@ class ReferenceServer(MockResponder):
         if event.pop("type", None) != "response.create":
             raise invalid_request("Invalid 'type': it must be 'response.create'.", param="type", code="invalid_value")
         previous = event.get("previous_response_id")
-        if isinstance(previous, str) and previous.startswith(f"{DIALECTS[Endpoint.RESPONSES].id_prefix}ideal"):
+        if isinstance(previous, str) and previous.startswith(f"{ID_PREFIX}ideal"):
             del event["previous_response_id"]  # a response of this server: its text does not depend on it
         return self._respond({"stream": True} | event)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from welldone.protocol import sse
 from welldone.protocol.collect import CollectedChoice, CollectedReply, CollectedToolCall
-from welldone.protocol.envelope import Envelope
+from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Json, TextEvent, Usage
 from welldone.protocol.fields import usage_from_timings
 from welldone.protocol.lenient_json import normalise_object_text
@@ -85,6 +85,8 @@ class Dialect(ABC):
     """Headers of a stream."""
     INITIAL_KEEP_ALIVE: ClassVar[bytes] = KEEP_ALIVE
     """Keep-alive before the first event of the stream."""
+    endpoint: Endpoint = Endpoint.CHAT
+    """The endpoint whose answers have this format; chat if no upstream has such an endpoint."""
     final_object: Json | None = None
     """The finished answer, in dialects whose clients can retrieve it later."""
 

@@ -13,12 +13,12 @@ from welldone.protocol import events as ev
 from welldone.protocol import sse
 from welldone.protocol.collect import CollectedChoice, CollectedReply, CollectedToolCall
 from welldone.protocol.dialects.base import KEEP_ALIVE, Affixes, Dialect, UsageSource
+from welldone.protocol.dialects.text_search import split_around_text
 from welldone.protocol.envelope import CHUNK_OBJECT, REPLY_OBJECT, Endpoint, Envelope
 from welldone.protocol.events import CALL_TYPE_AND_ARGUMENTS_FIELD, Event, Failure, Json, Usage
 from welldone.protocol.fields import usage_object
 from welldone.protocol.request_facts import RequestFacts
 from welldone.protocol.state import CHAT_TRANSITIONS, COMPLETIONS_TRANSITIONS, ChoiceState, StreamStateMachine
-from welldone.protocol.template import split_around_text
 
 _encode = msgspec.json.Encoder().encode
 _PENDING_FIELDS_LIMIT = 256  # unknown fields attached to one chunk; more get a chunk of their own

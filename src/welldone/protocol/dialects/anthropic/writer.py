@@ -17,7 +17,7 @@ from welldone.protocol.dialects.base import (
     known_usage,
 )
 from welldone.protocol.dialects.chat import escape_line_breaks
-from welldone.protocol.envelope import Envelope
+from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Json, Usage
 from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
 from welldone.protocol.state import CHAT_TRANSITIONS, StreamStateMachine
@@ -187,6 +187,7 @@ class MessagesDialect(TranslatedDialect):
     """
 
     REPORTS_PROMPT_TOKENS_FIRST: ClassVar[bool] = True
+    endpoint: Endpoint = Endpoint.MESSAGES
 
     def __init__(self, *, stop_sequences: tuple[str, ...] = (), includes_thinking: bool = True) -> None:
         self.stop_sequences = stop_sequences

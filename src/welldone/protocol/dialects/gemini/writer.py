@@ -22,7 +22,7 @@ from welldone.protocol.dialects.base import (
 )
 from welldone.protocol.dialects.chat import TEXT_MARKER, encode_text, escape_line_breaks, split_at_marker
 from welldone.protocol.dialects.gemini import objects
-from welldone.protocol.envelope import Envelope
+from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Json, TextEvent, Usage
 from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
 from welldone.protocol.state import CHAT_TRANSITIONS, StreamStateMachine
@@ -40,6 +40,7 @@ class GeminiDialect(TranslatedDialect):
     INITIAL_KEEP_ALIVE: ClassVar[bytes] = _EMPTY_LINE
     BUFFERED_EVENTS: ClassVar[tuple[type[TextEvent], ...]] = (ev.ToolArguments,)
     REPORTS_PROMPT_TOKENS_FIRST: ClassVar[bool] = True
+    endpoint: Endpoint = Endpoint.GEMINI
 
     def __init__(self, *, includes_thoughts: bool = False) -> None:
         self.includes_thoughts = includes_thoughts

@@ -15,7 +15,7 @@ from welldone.protocol.dialects.responses import emitter as em
 from welldone.protocol.dialects.responses import objects
 from welldone.protocol.dialects.responses.emitter import OutputItem, ResponsesEmitter, TextAccumulator
 from welldone.protocol.dialects.responses.objects import Clock
-from welldone.protocol.envelope import Envelope
+from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Json, TextEvent, Usage
 from welldone.protocol.state import CHAT_TRANSITIONS, StreamStateMachine
 
@@ -192,6 +192,7 @@ class ResponsesDialect(TranslatedDialect):
     """
 
     BUFFERED_EVENTS: ClassVar[tuple[type[TextEvent], ...]] = ev.TEXT_EVENTS
+    endpoint: Endpoint = Endpoint.RESPONSES
 
     def __init__(
         self,
