@@ -5,8 +5,7 @@ import pytest
 
 from tests.rules.pages import PAGES, read_page
 from welldone.protocol.catalog import RULES
-from welldone.rules.judge import judge
-from welldone.rules.root_causes import CONSEQUENCES, CauseScope, RootCauses
+from welldone.rules.judge import CONSEQUENCES, CauseScope, LintFinding, RootCauses, judge
 from welldone.rules.trace import Trace
 
 HEAD = (
@@ -72,21 +71,20 @@ def test_truncation_does_not_explain_violations_in_earlier_frames() -> None:
     assert "NaN" not in found["enc-strict-json", 2].expected
 
 
-class Found(msgspec.Struct):
-    rule: str
-    frame: int | None
+def found_in(rule: str, frame: int | None) -> LintFinding:
+    return LintFinding(rule, "breaks", frame, None, "", "", ())
 
 
 def test_the_root_of_a_chain_of_causes_is_reported() -> None:
-    found = [Found("end-no-early-eof", 1), Found("enc-strict-json", 2), Found("ext-logprobs-finite", 2)]
+    found = [found_in("end-no-early-eof", 1), found_in("enc-strict-json", 2), found_in("ext-logprobs-finite", 2)]
     causes = RootCauses(found, 2)
     assert [causes.cause_of(one.rule, one.frame) for one in found] == [None, "end-no-early-eof", "end-no-early-eof"]
-    both = RootCauses([*found, Found("enc-strict-json", 1)], 2)
+    both = RootCauses([*found, found_in("enc-strict-json", 1)], 2)
     assert both.cause_of("ext-logprobs-finite", 2) == "enc-strict-json"
 
 
 def test_a_cause_does_not_explain_findings_in_other_frames() -> None:
-    causes = RootCauses([Found("fin-exactly-once", 4)], 5)
+    causes = RootCauses([found_in("fin-exactly-once", 4)], 5)
     assert CONSEQUENCES["fin-exactly-once"]["fin-last-of-choice"] is CauseScope.SAME_FRAME
     assert causes.cause_of("fin-last-of-choice", 4) == "fin-exactly-once"
     assert causes.cause_of("fin-last-of-choice", 5) is None

@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from tests.table import table
+from welldone.rules.checks.tools import find_tool_markup
 from welldone.rules.judge import judge
-from welldone.rules.tool_markup import find_tool_markup
 from welldone.rules.trace import Trace
 
 TOOLS: dict[str, Any] = {"tools": [{"type": "function", "function": {"name": "get_weather"}}]}

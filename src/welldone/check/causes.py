@@ -1,7 +1,7 @@
 """Causes of what a server does wrong, in plain sentences: what happens, in which replies, and what to change.
 
 `causes.json` has the sentences. Broken rules with one sentence are one cause. The findings that follow from others in
-the same reply (`rules/root_causes`) are in none.
+the same reply (`rules/judge.RootCauses`) are in none.
 """
 
 import json

@@ -23,8 +23,7 @@ from welldone.http.recording_client import RecordedResponse
 from welldone.http.recording_socket import RecordingSocket, RefusedSocketError, SocketRecording
 from welldone.protocol import sse
 from welldone.protocol.catalog import ANY, RULES
-from welldone.rules.judge import LintFinding, judge, make_finding
-from welldone.rules.root_causes import RootCauses
+from welldone.rules.judge import LintFinding, RootCauses, judge, make_finding
 from welldone.rules.rule_check import Violation
 from welldone.rules.view.choices import as_object, as_text, is_int
 from welldone.rules.view.responses import RESPONSE_END_EVENTS, RESPONSES_ERROR_EVENT

@@ -10,7 +10,7 @@ from welldone.check.reading import ParsedToolCall
 from welldone.check.reply import ProbeReply
 from welldone.check.session import NotApplicableError, Probe, Session, stream_and_whole
 from welldone.check.settings import GEMINI, MESSAGES
-from welldone.rules.tool_markup import find_tool_markup
+from welldone.rules.checks.tools import find_tool_markup
 
 # ---- tools in each dialect
 

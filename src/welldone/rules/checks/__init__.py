@@ -1,10 +1,10 @@
 """Checks, one module per group of rule families. `ALL_CHECKS` is in catalogue order."""
 
 from welldone.protocol.catalog import RULES
-from welldone.rules.checks import anthropic, content, envelope, errors, framing, gemini, responses, tools, usage
+from welldone.rules.checks import anthropic, content, envelope, errors, framing, gemini, responses, tools
 from welldone.rules.rule_check import RuleCheck
 
-_MODULES = (anthropic, content, envelope, errors, framing, gemini, responses, tools, usage)
+_MODULES = (anthropic, content, envelope, errors, framing, gemini, responses, tools)
 _CATALOGUE_ORDER = {rule: position for position, rule in enumerate(RULES)}
 
 ALL_CHECKS: tuple[RuleCheck, ...] = tuple(
