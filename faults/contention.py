@@ -11,8 +11,7 @@ from faults.case import Case, CaseContext, Figure, Outcome
 from faults.client import LIMIT_S, chat, send_request
 from tests.support.faults import LONG_ANSWER, small_server
 from tests.support.server import Running
-from welldone.engines.contention import CONTENTION_NOTE
-from welldone.engines.cores import is_contended
+from welldone.engines.cores import CONTENTION_NOTE, is_contended
 
 THREADS = 2
 PATCH = f"from welldone.engines import cores\ncores.CORES_PER_SPARE = {THREADS}\n"

@@ -10,17 +10,17 @@ import pytest
 
 from tests.table import table
 from welldone.cluster import replica_registry
-from welldone.cluster.autoscaling import STREAMS_METRIC, autoscale_by_streams
 from welldone.cluster.deployment_config import (
+    STREAMS_METRIC,
+    autoscale_by_streams,
     deployment_name,
     dynamic_upstream_name,
     dynamic_upstreams_of,
     engine_config,
     front_config,
 )
-from welldone.config.cluster import EngineScale, ScaleSettings
 from welldone.config.model import ModelSettings
-from welldone.config.server import Config, KeySettings, LimitsSettings, ServeSettings
+from welldone.config.server import Config, EngineScale, KeySettings, LimitsSettings, ScaleSettings, ServeSettings
 from welldone.config.upstream import UpstreamSettings
 from welldone.gateway.registry import UpstreamRegistry
 

@@ -18,7 +18,7 @@ from tests.support.server import Running
 from tests.table import table
 from welldone.bench import words
 from welldone.bench.tokens import ESTIMATED_COUNTER, BenchTokenCounter, WordCounter, find_token_counter, why_no_counter
-from welldone.config.installation import install_advice
+from welldone.config.settings import install_advice
 from welldone.engines.models import gguf
 
 Json = dict[str, Any]

@@ -17,10 +17,10 @@ from tests.support.server import serving
 from welldone.cli import engine, engine_actions, ui
 from welldone.config.model import ModelSettings
 from welldone.config.server import Config, ServeSettings
-from welldone.engines import wheel
+from welldone.engines import builds
 from welldone.engines.builds import EngineBuild, EngineSpeed, SpeedComparison, write_manifest
+from welldone.engines.cpu_features import quantisation_note
 from welldone.engines.native_build import SOURCE
-from welldone.engines.quantisation import quantisation_note
 
 TWICE = SpeedComparison(build=EngineSpeed(300.0, 80.0), wheel=EngineSpeed(100.0, 40.0))
 
@@ -61,7 +61,7 @@ def test_the_engines_are_listed_and_the_used_one_is_marked(
     own, of_wheel, program, _ = listed["engines"]
     assert own["speed"]["build"]["decode"] == 80.0
     assert (of_wheel["llama_version"], bool(of_wheel["features"])) == (
-        wheel.llama_version_of(wheel.wheel_version() or ""),
+        builds.llama_version_of(builds.wheel_version() or ""),
         True,
     )
     assert (program["llama_version"], program["features"]) == (stand_in_server.VERSION, ["AVX", "AVX2", "AVX512"])
@@ -145,7 +145,7 @@ def banner_of(
 
 
 def test_the_banner_names_the_engine_and_what_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    version = wheel.llama_version_of(wheel.wheel_version() or "")
+    version = builds.llama_version_of(builds.wheel_version() or "")
     monkeypatch.setattr(engine_actions, "unused_features", lambda _: ("AVX512", "AMX_INT8"))
     lost, hint = banner_of(tmp_path, monkeypatch)
     assert lost == f"llama.cpp b{version} (wheel), which does not use AVX512, AMX_INT8 of this CPU:"

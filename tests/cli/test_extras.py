@@ -11,7 +11,7 @@ import pytest
 import welldone
 from tests.cli.run import CommandResult, run_program
 from welldone.cli.main import COMMANDS, missing_dependency
-from welldone.config.installation import install_advice
+from welldone.config.settings import install_advice
 
 Start = Callable[..., CommandResult]
 

@@ -15,8 +15,8 @@ import welldone.cluster
 from tests.cli.run import run_python
 from welldone.cli import scale
 from welldone.cli.main import run
-from welldone.config.installation import install_advice
 from welldone.config.server import Config
+from welldone.config.settings import install_advice
 
 ABSENT = """
 import sys

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from tests.http.aio import run
 from welldone.cli.worker_channel import Applied, Finished, ReloadRequest, SupervisorEnd, WorkerEnd
-from welldone.config.cluster import EngineScale, ScaleSettings
 from welldone.config.model import ModelSettings
-from welldone.config.server import Config, KeySettings, LimitsSettings, ServeSettings
+from welldone.config.server import Config, EngineScale, KeySettings, LimitsSettings, ScaleSettings, ServeSettings
 from welldone.config.upstream import UpstreamSettings
 from welldone.server.reload import NewConfig, ReloadResult
 

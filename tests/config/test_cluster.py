@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.table import table
-from welldone.config.cluster import EngineScale, FrontScale, ScaleSettings
-from welldone.config.server import Config
+from welldone.config.server import Config, EngineScale, FrontScale, ScaleSettings
 from welldone.config.settings import RawSetting, SettingsError
 from welldone.server.config import read_config
 

@@ -13,8 +13,8 @@ import pytest
 from tests.engines.supervisors import LIMIT_S, run, running_supervisor, short_answer
 from tests.engines.system_files import write
 from welldone.config.model import ModelSettings
-from welldone.engines import contention
-from welldone.engines.contention import (
+from welldone.engines import cores
+from welldone.engines.cores import (
     CALM_CHECK_S,
     CALM_DOUBLINGS,
     CALM_NOTE,
@@ -22,11 +22,11 @@ from welldone.engines.contention import (
     CHECKS,
     CONTENTION_NOTE,
     WAIT_SHARE,
+    Waiting,
     wait_until_calm,
     wait_until_contended,
     waiting_times,
 )
-from welldone.engines.cores import Waiting
 
 needs_linux = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
 SPINNING = (sys.executable, "-c", "while True: pass")
@@ -47,7 +47,7 @@ def test_threads_of_a_process_and_its_children_are_read(tmp_path: Path) -> None:
 
 @needs_linux
 def test_linux_reports_how_long_a_process_waits_for_its_cpu() -> None:
-    if not contention.is_waiting_reported():
+    if not cores.is_waiting_reported():
         pytest.skip("this kernel does not report it")
     cpu = min(os.sched_getaffinity(0))
     with subprocess.Popen(SPINNING) as first, subprocess.Popen(SPINNING) as other:
@@ -73,8 +73,8 @@ class Checks:
         self.slept: list[float] = []
         self._shares = shares
         self._waited_s = self._now = 0.0
-        monkeypatch.setattr(contention, "waiting_times", lambda _: {"1": 0.0, "2": self._waited_s})
-        monkeypatch.setattr(contention, "time", self)
+        monkeypatch.setattr(cores, "waiting_times", lambda _: {"1": 0.0, "2": self._waited_s})
+        monkeypatch.setattr(cores, "time", self)
 
     async def pause(self, seconds: float) -> None:
         if len(self.slept) == len(self._shares):
@@ -132,7 +132,7 @@ def test_an_engine_in_contention_goes_on_until_it_can_be_replaced(
 
 def test_threads_spin_again_when_nobody_uses_the_engine_and_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     unused, contended = iter([False, True, True]), iter([True, False])
-    monkeypatch.setattr(contention, "is_contended", lambda: next(contended))
+    monkeypatch.setattr(cores, "is_contended", lambda: next(contended))
     slept: list[float] = []
 
     async def pause(seconds: float) -> None:
@@ -143,7 +143,7 @@ def test_threads_spin_again_when_nobody_uses_the_engine_and_the_cpus(monkeypatch
 
 
 def test_threads_that_had_to_sleep_again_and_again_sleep_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contention, "is_contended", lambda: False)
+    monkeypatch.setattr(cores, "is_contended", lambda: False)
     slept: list[float] = []
 
     async def pause(seconds: float) -> None:

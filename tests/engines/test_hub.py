@@ -8,7 +8,7 @@ import pytest
 
 from tests.engines import files
 from tests.engines.fake_hub import DATA, TOKEN, WITHOUT_LIBRARY, FakeHub, fake_hub
-from welldone.config.installation import install_advice
+from welldone.config.settings import install_advice
 from welldone.engines.models.store import read_origin
 
 pytest.importorskip("huggingface_hub")

@@ -7,8 +7,7 @@ import pytest
 
 from welldone.config import builtin_model
 from welldone.config.model import ModelSettings
-from welldone.engines.contention import is_waiting_reported
-from welldone.engines.cores import Waiting
+from welldone.engines.cores import Waiting, is_waiting_reported
 from welldone.engines.engine_config import EngineConfig
 from welldone.engines.errors import EngineError
 from welldone.engines.plan import DEFAULT_CONTEXT_LIMIT, LaunchPlan, make_plan

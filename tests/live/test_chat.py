@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.raw import STREAM, chat, fetch
 from tests.support.server import Running
-from welldone.engines.wheel import llama_version_of, wheel_version
+from welldone.engines.builds import llama_version_of, wheel_version
 
 ODD = 'Tell me about \N{GRINNING FACE} and\u2028 "quotes" \\ data: [DONE]'
 # Without the prompt cache the engine computes bit-identical results each time.

@@ -16,7 +16,7 @@ from tests.support.raw import CHAT, fetch
 from tests.support.server import KEY, LIMIT_S, Lines, serving
 from welldone.cli.main import run
 from welldone.config.builtin_model import DEFAULT_MODEL
-from welldone.config.installation import install_advice
+from welldone.config.settings import install_advice
 
 pytestmark = pytest.mark.tier3
 

@@ -16,7 +16,7 @@ from welldone.cli.serve import setting_default
 from welldone.config.builtin_model import DEFAULT_MODEL
 from welldone.config.model import DEFAULT_SLOTS
 from welldone.config.settings import SettingField
-from welldone.engines import contention, supervisor
+from welldone.engines import cores, supervisor
 from welldone.engines.cores import Waiting
 from welldone.engines.plan import DEFAULT_CONTEXT_LIMIT
 from welldone.gateway import backends
@@ -174,9 +174,9 @@ STATEMENTS: dict[str, list[tuple[str, *tuple[Value, ...]]]] = {
             "engines.cores.SMALL_MODEL_BYTES",
             "engines.cores.CORES_PER_SPARE",
         ),
-        ("for {} seconds, welldone restarts", contention.CHECK_S * contention.CHECKS),
-        ("After at least {} (", "engines.contention.CALM_S"),
-        ("up to {} hours)", contention.CALM_S * 2**contention.CALM_DOUBLINGS // 3600),
+        ("for {} seconds, welldone restarts", cores.CHECK_S * cores.CHECKS),
+        ("After at least {} (", "engines.cores.CALM_S"),
+        ("up to {} hours)", cores.CALM_S * 2**cores.CALM_DOUBLINGS // 3600),
         ("no request for {} and", "engines.supervisor.UNUSED_S"),
         ("On fewer than {} CPUs", "engines.cores.CORES_PER_SPARE"),
         ("they spin {} times", float(Waiting.SPIN_BRIEFLY.variables["GOMP_SPINCOUNT"])),

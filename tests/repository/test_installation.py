@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from tests.table import table
-from welldone.config.installation import install_advice
+from welldone.config.settings import install_advice
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("docs", "src", "deploy", "tools", "benchmarks", "faults")

@@ -9,7 +9,7 @@ import functools
 import re
 from pathlib import Path
 
-from welldone.config.installation import install_advice
+from welldone.config.settings import install_advice
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "welldone"

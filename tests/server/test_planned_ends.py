@@ -14,7 +14,7 @@ from tests.server.running_server import RecordedReply, RunningServer, started
 from welldone.config.model import ModelSettings
 from welldone.config.server import Config, ServeSettings
 from welldone.config.upstream import UpstreamSettings
-from welldone.engines import contention
+from welldone.engines import cores
 from welldone.engines.cores import Waiting
 from welldone.engines.supervisor import LocalModel, ModelState
 from welldone.gateway.registry import DynamicUpstreams
@@ -127,8 +127,8 @@ class Contention:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.has_begun = False
         self._waited_s = 0.0
-        monkeypatch.setattr(contention, "CHECK_S", 0.01)
-        monkeypatch.setattr(contention, "waiting_times", self._waiting_times)
+        monkeypatch.setattr(cores, "CHECK_S", 0.01)
+        monkeypatch.setattr(cores, "waiting_times", self._waiting_times)
         monkeypatch.setattr("welldone.engines.plan.thread_waiting", self._thread_waiting)
 
     def _waiting_times(self, _: int) -> dict[str, float]:

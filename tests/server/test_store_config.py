@@ -8,9 +8,8 @@ import pytest
 
 from tests.config.public_settings import public_config
 from tests.table import table
-from welldone.config.installation import install_advice
 from welldone.config.server import Config
-from welldone.config.settings import RawSetting, SettingsError
+from welldone.config.settings import RawSetting, SettingsError, install_advice
 from welldone.server.config import invalid_store_url_reason, read_config
 
 URL = "redis://user:canary-password@127.0.0.1:6379/1"

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.table import table
-from welldone.config.installation import install_advice
 from welldone.config.server import Config
-from welldone.config.settings import RawSetting, SettingsError
+from welldone.config.settings import RawSetting, SettingsError, install_advice
 from welldone.server.config import read_config
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}

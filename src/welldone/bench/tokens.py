@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from welldone.bench.words import ALL_WORDS
-from welldone.config.installation import install_advice
+from welldone.config.settings import install_advice
 
 SERVER = "server"
 PostJson = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any] | None]]

@@ -17,15 +17,25 @@ from welldone.config.builtin_model import find_builtin
 from welldone.config.server import Config
 from welldone.config.settings import unknown_name
 from welldone.engines import builds, cpu_features, llama_server, native_build
-from welldone.engines.builds import WHEEL, EngineBuild, EngineChoice, SpeedComparison, choose_engine, engines_folder
+from welldone.engines.builds import (
+    WHEEL,
+    EngineBuild,
+    EngineChoice,
+    SpeedComparison,
+    choose_engine,
+    engines_folder,
+    llama_version_of,
+    unused_features,
+    wheel_features,
+    wheel_version,
+)
+from welldone.engines.cpu_features import quantisation_note
 from welldone.engines.errors import EngineError
 from welldone.engines.models.install import PullError
 from welldone.engines.models.store import models_folder
 from welldone.engines.native_build import BuildError, EngineBuilder
 from welldone.engines.plan import read_model_metadata
-from welldone.engines.quantisation import quantisation_note
 from welldone.engines.self_test import measure_engines
-from welldone.engines.wheel import llama_version_of, unused_features, wheel_features, wheel_version
 from welldone.reporting import format_table, wrap_text
 
 _STEP_LINES = 10  # lines of progress without a terminal

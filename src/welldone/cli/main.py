@@ -7,8 +7,7 @@ import textwrap
 from welldone import __version__
 from welldone.cli import ui
 from welldone.cli.ui import ExitCode, UsageError
-from welldone.config.installation import install_advice
-from welldone.config.settings import did_you_mean
+from welldone.config.settings import did_you_mean, install_advice
 
 _SIGNAL_EXIT_BASE = 128  # shells report 128 + the number of the signal that ended a process
 _SIGPIPE = 13

@@ -15,7 +15,7 @@ from welldone.cli.main import missing_dependency
 from welldone.cli.ui import UsageError
 from welldone.config.model import ModelSettings
 from welldone.config.server import Config
-from welldone.engines.builds import choose_engine
+from welldone.engines.builds import WHEEL_PACKAGE, choose_engine
 from welldone.engines.errors import EngineError
 from welldone.engines.models.gguf import GgufError, read_metadata
 from welldone.engines.models.install import PullError
@@ -23,7 +23,6 @@ from welldone.engines.models.pull import check_can_download, needs_download
 from welldone.engines.models.repository import find_configured_model
 from welldone.engines.models.store import split_file_names
 from welldone.engines.speculation import with_speculation
-from welldone.engines.wheel import PACKAGE as WHEEL_PACKAGE
 from welldone.gateway.routing import route_problems
 from welldone.http.redaction import MIN_KEY_LENGTH, is_weak_key
 from welldone.server.access.key_storage import KeyFileError, permission_warning, read_entries

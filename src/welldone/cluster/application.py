@@ -9,10 +9,8 @@ from ray.serve import Application, Deployment
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 
 from welldone.cluster.deployment_config import SHUTDOWN_MARGIN_S, deployment_name, engine_config
-from welldone.cluster.engine_replica import EngineReplica
-from welldone.cluster.front_replica import FrontReplica
-from welldone.config.cluster import EngineScale, FrontScale
-from welldone.config.server import Config
+from welldone.cluster.replicas import EngineReplica, FrontReplica
+from welldone.config.server import Config, EngineScale, FrontScale
 from welldone.config.settings import RawSetting
 from welldone.server.access.keys import read_key_file
 from welldone.server.access.origins import is_loopback
@@ -21,7 +19,7 @@ from welldone.server.config import read_config
 FRONT = "front"
 _QUEUE_FACTOR = 4  # a front accepts this multiple of its target streams while others are being started
 _REPLICA_ROUTER = "welldone.cluster.replica_router.ReplicaRouter"  # imported by Ray
-_AUTOSCALING_POLICY = "welldone.cluster.autoscaling:autoscale_by_streams"  # imported by Ray
+_AUTOSCALING_POLICY = "welldone.cluster.deployment_config:autoscale_by_streams"  # imported by Ray
 _HEALTH_CHECK_S = 5.0  # interval and timeout of Ray's health checks
 
 

@@ -1,11 +1,20 @@
-"""Configuration of front and engine replicas, derived from that of a single server."""
+"""Configuration of front and engine replicas, derived from that of a single server, and their autoscaling policy.
+
+Ray's controller imports this module by name, so it must be light.
+"""
 
 import dataclasses
+import math
 import re
+from typing import TYPE_CHECKING, Any
 
 from welldone.config.model import ModelSettings
 from welldone.config.server import Config, ServeSettings
 from welldone.config.upstream import UpstreamSettings
+
+if TYPE_CHECKING:
+    from ray.serve.config import AutoscalingContext
+
 
 SHUTDOWN_MARGIN_S = 30.0
 """Added to the drain time of requests: for final events, and for engines to end."""
@@ -72,3 +81,17 @@ def dynamic_upstreams_of(config: Config, model: ModelSettings) -> list[UpstreamS
         )
         for number in range(1, scale.max_replicas + 1)
     ]
+
+
+# Autoscaling of engine replicas, by the number of streams.
+
+STREAMS_METRIC = "streams"
+"""Metric that each engine replica reports: answers in progress and queued."""
+
+
+def autoscale_by_streams(context: "AutoscalingContext") -> tuple[int, dict[str, Any]]:
+    """Return the number of replicas for the target streams per replica. Ray applies bounds and delays."""
+    metrics = (context.aggregated_metrics or {}).get(STREAMS_METRIC, {})
+    streams = sum(metrics.values())
+    target = context.config.target_ongoing_requests
+    return max(1, math.ceil(streams / target)), {}

@@ -1,11 +1,10 @@
-"""Settings of the server, and `Config`: all settings together."""
+"""Settings of the server and of a Ray cluster, and `Config`: all settings together."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from welldone.config.cluster import ScaleSettings
 from welldone.config.model import ModelSettings, limit_setting
 from welldone.config.settings import DAY_S, HOUR_S, SETTING, Setting, setting_group
 from welldone.config.upstream import UpstreamSettings
@@ -290,6 +289,75 @@ class KeySettings:
     )
     admin: bool = key_setting(False, "may see all requests on the web page, and load and unload models")
     metrics: bool = key_setting(False, "may read /metrics even if `models` restricts it")
+
+
+# ---- [scale]: replicas on a Ray cluster
+
+
+scale_setting = setting_group(Setting, "Scale")
+
+_REPLICAS = 10_000  # of one kind in one cluster
+_CPUS, _GPUS = 1_024, 64  # of one machine
+_STREAMS = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ReplicaScale:
+    min_replicas: int = scale_setting(1, "minimum number of replicas", limits=(1, _REPLICAS))
+    max_replicas: int = scale_setting(1, "maximum number of replicas", limits=(1, _REPLICAS))
+    num_cpus: float = scale_setting(1.0, "CPUs per replica", limits=(0, _CPUS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontScale(_ReplicaScale):
+    """Replicas of the HTTP front end."""
+
+    # At 30 tokens/s a front replica and Ray's proxy together use one core for 27 to 37 streams
+    streams: int = scale_setting(50, "target number of streams per replica for autoscaling", limits=(1, _STREAMS))
+    port: int = scale_setting(
+        0,
+        "port on which each front replica listens on its own node, to bypass Ray's proxy; 0: none",
+        limits=(0, 65_535),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineScale(_ReplicaScale):
+    """Replicas of a model's engine."""
+
+    num_gpus: float = scale_setting(0.0, "GPUs per replica", limits=(0, _GPUS))
+    streams: int | None = scale_setting(
+        None, "target number of streams per replica for autoscaling", limits=(1, _STREAMS), unset="the model's slots"
+    )
+    sticky: str = scale_setting(
+        "none",
+        "which requests go to the same replica while it is healthy, for its prompt cache",
+        choices="none key conversation",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleSettings:
+    """Settings of the cluster."""
+
+    # Loading an engine takes several seconds more
+    upscale_delay_s: float = scale_setting(5.0, "seconds of high load before replicas are added", limits=(0, HOUR_S))
+    # Longer than the pause between two turns of a chat
+    downscale_delay_s: float = scale_setting(
+        120.0, "seconds of low load before replicas are removed", limits=(0, HOUR_S)
+    )
+    look_back_s: float = scale_setting(
+        15.0, "seconds over which the load is averaged; Ray samples it every 10", limits=(1, HOUR_S)
+    )
+    front: FrontScale = FrontScale()
+    engine: EngineScale = EngineScale()
+    """Settings for models without a table of their own."""
+    engines: Mapping[str, EngineScale] = field(default_factory=dict)
+    """By name of the model."""
+
+    def engine_of(self, model: str) -> EngineScale:
+        """The settings of a model's engine replicas."""
+        return self.engines.get(model, self.engine)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -358,3 +358,8 @@ def _invalid_value(setting: Setting, raw: RawSetting, expected: str) -> Settings
     text = str(raw.value) if raw.is_text else json.dumps(raw.value, default=str, ensure_ascii=False)
     shown = text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
     return SettingsError(f"{raw.origin} should be {expected}" + ("" if setting.is_secret else f", not {shown!r}"))
+
+
+def install_advice(extra: str) -> str:
+    """The command that installs an extra. The package is on no index: it comes from a clone or from a built wheel."""
+    return f"pip install '.[{extra}]' in a clone of welldone, or 'FILE.whl[{extra}]' with a built wheel"

@@ -1,10 +1,16 @@
-"""Instruction sets of this CPU that llama.cpp can use, under llama.cpp's names, and those that a build of it uses."""
+"""Instruction sets of this CPU that llama.cpp can use, under llama.cpp's names, and quantisations that are slow on it.
+
+What is slow was measured with `benchmarks/quantisations.py` on AVX2 and AVX-512; docs/engines.md has the figures.
+Which types llama.cpp rearranges for faster prompts, and on which CPUs: ggml/src/ggml-cpu/repack.cpp, amx/common.h.
+"""
 
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
+
+from welldone.engines.cores import read_system_file
 
 CPU_INFO = Path("/proc/cpuinfo")
 
@@ -45,11 +51,7 @@ _SYSTEM_INFO = re.compile(r"([A-Z][A-Z0-9_]+) = (\d+)")
 @cache
 def cpu_flags(path: Path = CPU_INFO) -> frozenset[str]:
     """Return the instruction sets of this CPU as Linux names them; empty on other systems."""
-    try:
-        text = path.read_text("utf-8", "replace")
-    except OSError:
-        return frozenset()
-    found = re.search(r"(?m)^(flags|Features)\s*:(.*)$", text)
+    found = re.search(r"(?m)^(flags|Features)\s*:(.*)$", read_system_file(path))
     if found is None:
         return frozenset()
     words = found[2].split()
@@ -70,8 +72,35 @@ def parse_system_info(text: str) -> tuple[str, ...]:
 
 def cpu_model(path: Path = CPU_INFO) -> str:
     """Return the name of this CPU, for display."""
-    try:
-        found = re.search(r"(?m)^model name\s*: *(.+)$", path.read_text("utf-8", "replace"))
-    except OSError:
-        found = None
+    found = re.search(r"(?m)^model name\s*: *(.+)$", read_system_file(path))
     return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+SLOW_TOKENS = {
+    "IQ3_S": "Q3_K",
+    "IQ3_XXS": "Q3_K",
+    "IQ2_S": "Q2_K",
+    "IQ2_XS": "Q2_K",
+    "IQ2_XXS": "Q2_K",
+    "IQ1_M": "Q2_K",
+    "IQ1_S": "Q2_K",
+}
+"""Types with tables: for each value, a CPU loads another part of memory."""
+
+SLOW_PROMPTS = {"Q4_1": "Q4_K", "Q5_0": "Q5_K", "Q5_1": "Q5_K"}
+"""Older types, for which llama.cpp has no kernels that compute several tokens of a prompt at once."""
+
+PROMPT_FEATURES = {"AVX2", "DOTPROD", "MATMUL_INT8"}
+"""Instruction sets with which the other types have such kernels. AMX has its own, for Q4_1 too."""
+
+
+def quantisation_note(kind: str | None, features: Collection[str]) -> str | None:
+    """Return a line about a model whose weights are mostly of this type, on an engine with these features."""
+    if kind is None:
+        return None
+    if faster := SLOW_TOKENS.get(kind):
+        return f"{kind} weights generate slowly on a CPU: {faster} ones are 1.6 to 2 times as fast, and somewhat larger"
+    faster = SLOW_PROMPTS.get(kind)
+    if faster is None or PROMPT_FEATURES.isdisjoint(features) or (kind == "Q4_1" and "AMX_INT8" in features):
+        return None
+    return f"{kind} weights read prompts slowly on a CPU: {faster} ones are about twice as fast, and not larger"

@@ -4,11 +4,15 @@ The parent sends the configuration as one line of JSON on standard input, so tha
 This module is separate from `llama_child`, since the parent must not import native code.
 """
 
+import sys
 from collections.abc import Sequence
 
 import msgspec
 
 from welldone.config.model import ModelSettings
+
+PYTHON_MODULE = (sys.executable, "-P", "-m")
+"""The command that runs a module as a child. -P: do not import modules from the current directory."""
 
 ENGINE_CONFIG_LIMIT_BYTES = 4 * 1024 * 1024
 """Longest line that the child reads. Its only large part is the chat template; known templates have under 50 kB."""

@@ -13,8 +13,8 @@ import time
 
 import msgspec
 
-from welldone.config.installation import install_advice
 from welldone.config.model import ModelSettings
+from welldone.config.settings import install_advice
 from welldone.engines.engine_config import (
     ENGINE_CONFIG_LIMIT_BYTES,
     LOAD_MODES,

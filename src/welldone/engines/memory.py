@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from welldone.config.model import ALL_LAYERS, ModelSettings
-from welldone.engines.cores import control_groups
+from welldone.engines.cores import control_groups, read_system_file
 from welldone.engines.errors import EngineError
 from welldone.engines.models.gguf import GgufMetadata, ModelShape
 from welldone.engines.models.store import split_file_names
@@ -43,11 +43,6 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True):
     weights: int
     context: int
     buffers: int
-
-    @property
-    def total(self) -> int:
-        """All of it."""
-        return self.weights + self.context + self.buffers
 
 
 class MemoryStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,20 +161,12 @@ def read_memory(*, root: Path = _SYSTEM) -> MemoryStatus | None:
 
 def _read_size(folder: Path, *names: str) -> int | None:
     """Return the number in the first of these files that exists; None if there is none, or no limit."""
-    for name in names:
-        try:
-            text = (folder / name).read_text().strip()
-        except OSError:
-            continue
-        return int(text) if text.isdigit() and int(text) < _NO_LIMIT else None
-    return None
+    text = next(filter(None, (read_system_file(folder / name).strip() for name in names)), "")
+    return int(text) if text.isdigit() and int(text) < _NO_LIMIT else None
 
 
 def _file_cache(folder: Path) -> int:
-    try:
-        lines = (folder / "memory.stat").read_text().splitlines()
-    except OSError:
-        return 0
+    lines = read_system_file(folder / "memory.stat").splitlines()
     found = dict(words for line in lines if len(words := line.split()) == 2)
     names = ("inactive_file", "active_file")
     # Version 1 has totals with the groups inside it.

@@ -25,12 +25,12 @@ from welldone.config import builtin_model
 from welldone.engines import builds, cpu_features, llama_server
 from welldone.engines.builds import EngineBuild, EngineSpeed, SpeedComparison
 from welldone.engines.cores import thread_limit
+from welldone.engines.engine_config import PYTHON_MODULE
 from welldone.engines.errors import EngineError
 from welldone.engines.models import install
 from welldone.engines.models.install import FreeSpace, Progress, PullError
 from welldone.engines.models.store import models_folder
 from welldone.engines.pip_download import PinnedFile, PipDownloader, last_pip_error, pip_environment
-from welldone.engines.plan import PYTHON_MODULE
 from welldone.engines.self_test import measure_engines
 
 
@@ -186,7 +186,9 @@ class EngineBuilder:
             unpacked = Path(name) / "unpacked"
             try:
                 with tarfile.open(archive) as opened:
-                    members = [member for member in opened if self._is_source(member)]
+                    paths = ((member, PurePosixPath(member.name).parts[1:]) for member in opened)
+                    wanted = self.source.folder
+                    members = [member for member, parts in paths if PurePosixPath(*parts).is_relative_to(wanted)]
                     opened.extractall(unpacked, members, filter="data")
             except (tarfile.TarError, EOFError) as error:
                 raise BuildError(f"{archive.name} cannot be unpacked: {error}") from None
@@ -194,9 +196,6 @@ class EngineBuilder:
                 found.rename(target)
                 return
         raise BuildError(f"{archive.name} does not contain {self.source.folder}")
-
-    def _is_source(self, member: tarfile.TarInfo) -> bool:
-        return PurePosixPath(*PurePosixPath(member.name).parts[1:]).is_relative_to(self.source.folder)
 
     def _build_environment(self) -> dict[str, str]:
         """Return the environment of the compiler, with CMake and Ninja as wheels where the system has none."""

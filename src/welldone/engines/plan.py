@@ -5,7 +5,6 @@ import os
 import re
 import secrets
 import socket
-import sys
 from collections.abc import Collection, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -15,9 +14,8 @@ import msgspec
 from welldone.config import builtin_model
 from welldone.config.model import ModelSettings
 from welldone.engines.builds import EngineChoice, choose_engine
-from welldone.engines.contention import is_waiting_reported
-from welldone.engines.cores import Waiting, default_threads, thread_waiting
-from welldone.engines.engine_config import NO_GPU_WARNING, EngineConfig
+from welldone.engines.cores import Waiting, default_threads, is_waiting_reported, thread_waiting
+from welldone.engines.engine_config import NO_GPU_WARNING, PYTHON_MODULE, EngineConfig
 from welldone.engines.errors import EngineError
 from welldone.engines.llama_server import (
     clean_environment,
@@ -51,9 +49,6 @@ _SECRET_VARIABLE = re.compile("key|token|secret|passw|credential|auth|dsn|_pat$"
 """Names of environment variables that contain a secret or lead to one, as SSH_AUTH_SOCK does."""
 _URL_WITH_PASSWORD = re.compile("://[^/?#]*@")
 """A URL with user information, usually a password: of a database, a proxy, a package registry."""
-
-PYTHON_MODULE = (sys.executable, "-P", "-m")
-"""-P: do not import modules from the current directory."""
 
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,9 +110,11 @@ def make_plan(
     unusable, warnings = set(excluded), list[str]()
     while True:
         engine = choose_engine(settings.engine, environment, excluded=unusable)
-        is_watched = _computes_on_cpu(own, engine) and is_waiting_reported()
+        computes_on_cpu = (engine.program is None or engine.is_cpu_build) and not own.needs_gpu
+        is_watched = computes_on_cpu and is_waiting_reported()
         waiting = thread_waiting(environment, _threads(own), is_watched=is_watched, has_contention=has_contention)
-        variables = _llama_environment(environment, waiting)
+        # GGML_NO_BACKTRACE: ggml starts a debugger on failure, which takes seconds and hides the reason.
+        variables = waiting.variables | {"GGML_NO_BACKTRACE": "1"} | _without_secrets(environment)
         try:
             note = _check_memory(own, file, metadata, engine) if checks_memory else None
             if engine.program is None:
@@ -247,17 +244,8 @@ def _plan_server(
     )
 
 
-def _computes_on_cpu(settings: ModelSettings, engine: EngineChoice) -> bool:
-    return (engine.program is None or engine.is_cpu_build) and not settings.needs_gpu
-
-
 def _threads(settings: ModelSettings) -> int | None:
     return max(settings.threads, settings.threads_batch or 0) if settings.threads else None
-
-
-def _llama_environment(environment: Mapping[str, str], waiting: Waiting) -> dict[str, str]:
-    # GGML_NO_BACKTRACE: ggml starts a debugger on failure, which takes seconds and hides the reason.
-    return waiting.variables | {"GGML_NO_BACKTRACE": "1"} | _without_secrets(environment)
 
 
 def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ import msgspec
 
 from welldone.config.model import ModelSettings
 from welldone.engines.capabilities import ModelCapabilities, parse_capabilities
-from welldone.engines.contention import waiting_times
+from welldone.engines.cores import waiting_times
 from welldone.engines.engine_config import EngineReady, EngineStartFailure
 from welldone.engines.errors import EngineError
 from welldone.engines.models.gguf import GgufMetadata

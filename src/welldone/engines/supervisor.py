@@ -21,8 +21,7 @@ from pathlib import Path
 
 from welldone.config.model import ModelSettings
 from welldone.engines.capabilities import ModelCapabilities
-from welldone.engines.contention import CALM_NOTE, CONTENTION_NOTE, wait_until_calm, wait_until_contended
-from welldone.engines.cores import Waiting
+from welldone.engines.cores import CALM_NOTE, CONTENTION_NOTE, Waiting, wait_until_calm, wait_until_contended
 from welldone.engines.errors import EngineError
 from welldone.engines.models.gguf import GgufMetadata
 from welldone.engines.plan import LaunchPlan, fallback_warning, fits_socket_path, make_plan, read_model_metadata

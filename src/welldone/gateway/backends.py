@@ -9,9 +9,9 @@ from typing import Protocol, Unpack
 import msgspec
 
 from welldone.config.server import ServeSettings
+from welldone.engines.builds import wheel_fingerprint
 from welldone.engines.stall import RequestProgress
 from welldone.engines.supervisor import LocalModel, ModelState
-from welldone.engines.wheel import wheel_fingerprint
 from welldone.gateway.error_mapping import CLIENT_DISCONNECTED, OUTCOME_TIMEOUT, AttemptFailure
 from welldone.gateway.errors import ApiError
 from welldone.gateway.queue import RequestQueue

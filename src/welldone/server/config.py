@@ -12,13 +12,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from welldone.config import builtin_model
-from welldone.config.installation import install_advice
 from welldone.config.model import LLAMA_SLOTS, ModelSettings
 from welldone.config.server import CONFIG_FILE_NAME, Config, KeySettings, LimitsSettings, ServeSettings
 from welldone.config.settings import (
     SettingsError,
     SettingSource,
     did_you_mean,
+    install_advice,
     merge_sources,
     read_environment,
     unknown_rule,

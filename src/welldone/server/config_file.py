@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from welldone.config.cluster import EngineScale, FrontScale, ScaleSettings
 from welldone.config.model import ModelSettings, RequestDefaults
-from welldone.config.server import KeySettings, LimitsSettings, ServeSettings
+from welldone.config.server import EngineScale, FrontScale, KeySettings, LimitsSettings, ScaleSettings, ServeSettings
 from welldone.config.settings import (
     RawSetting,
     SettingField,

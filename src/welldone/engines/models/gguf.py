@@ -32,8 +32,6 @@ ENTRIES_LIMIT = 65_536
 STRINGS_LIMIT = 4 * 2**20
 """Limit of strings in an array: the largest vocabularies have 262,144 tokens and about twice as many merges."""
 DIMENSIONS_LIMIT = 4  # as in ggml
-LAYERS_LIMIT = 4096
-"""Limit of values in an array with one value per layer: models have less than 200 layers."""
 
 _WINDOW_BYTES = 2**20
 _UINT32, _STRING, _ARRAY = 4, 8, 9
@@ -74,7 +72,8 @@ class GgufError(Exception):
 
 
 LAYERS_LIMIT = 65_536
-"""Real models have some hundred. A file may declare billions, and the memory of each is estimated."""
+"""Limit of layers, and of values in an array with one value per layer: real models have some hundred. A file may
+declare billions, and the memory of each is estimated."""
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):

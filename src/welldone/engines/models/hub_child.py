@@ -14,7 +14,7 @@ import msgspec
 
 from welldone.engines import parent_death
 from welldone.engines.models import install, repository
-from welldone.engines.models.install import HubRepository, PullError
+from welldone.engines.models.install import HubRepository, Progress, PullError
 from welldone.engines.models.pull import ModelPuller, importing_hub
 
 _NICENESS = 10  # streams have priority
@@ -55,7 +55,7 @@ def main() -> None:
 
 def _run(job: HubJob) -> object:
     if job.action == "pull":
-        return str(ModelPuller(Path(job.folder), _ProgressLines().report).pull(job.text))
+        return str(ModelPuller(Path(job.folder), _progress_lines()).pull(job.text))
     with importing_hub():
         from welldone.engines.models import hub
     if job.action == "search":
@@ -77,18 +77,17 @@ def _run(job: HubJob) -> object:
     ]
 
 
-class _ProgressLines:
-    """Writes progress, but not more often than anybody reads it."""
+def _progress_lines() -> Progress:
+    """Return a function that writes progress, but not more often than anybody reads it."""
+    last_s: dict[str, float] = {}
 
-    def __init__(self) -> None:
-        self._last: tuple[str, float] = ("", 0.0)
-
-    def report(self, name: str, done: int, total: int | None) -> None:
-        file, at_s = self._last
+    def report(name: str, done: int, total: int | None) -> None:
         now = time.monotonic()
-        if name != file or now - at_s >= _PROGRESS_INTERVAL_S:
-            self._last = (name, now)
+        if now - last_s.get(name, 0.0) >= _PROGRESS_INTERVAL_S:
+            last_s[name] = now
             _write(HubEvent(file=name, done_bytes=done, total_bytes=total))
+
+    return report
 
 
 def _write(event: HubEvent) -> None:

@@ -20,8 +20,8 @@ from typing import assert_never
 
 from welldone.config import builtin_model
 from welldone.config.builtin_model import DEFAULT_MODEL, BuiltinModel
-from welldone.config.installation import install_advice
 from welldone.config.model import ModelSettings
+from welldone.config.settings import install_advice
 from welldone.engines.models import install, repository
 from welldone.engines.models.download import Download, DownloadLimits
 from welldone.engines.models.install import (

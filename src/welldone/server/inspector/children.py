@@ -4,7 +4,7 @@ import asyncio
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Mapping
 
-from welldone.engines.plan import PYTHON_MODULE
+from welldone.engines.engine_config import PYTHON_MODULE
 from welldone.gateway.errors import ApiError
 
 

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from welldone.config.installation import install_advice
-from welldone.config.settings import SettingsError
+from welldone.config.settings import SettingsError, install_advice
 from welldone.gateway.backends import AttemptTrace, BackendLease
 from welldone.http.messages import HttpRequest
 from welldone.protocol.repair_log import RepairEntry
