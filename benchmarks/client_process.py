@@ -18,7 +18,7 @@ import openai
 
 from welldone.bench.load import LoadGenerator
 from welldone.bench.prompts import PromptRequest
-from welldone.bench.record import RequestOutcome
+from welldone.bench.report import RequestOutcome
 from welldone.http.address import parse_url
 
 from c_programs import MODEL, request  # isort: skip  # same folder: a script's own folder is on the path

@@ -7,8 +7,15 @@ from random import Random
 
 import msgspec
 
-from welldone.bench.record import BenchRecord, RequestOutcome
-from welldone.bench.report import AssertionResult, BenchReport, ClientLoad, MetricComparison, StepResult
+from welldone.bench.report import (
+    AssertionResult,
+    BenchRecord,
+    BenchReport,
+    ClientLoad,
+    MetricComparison,
+    RequestOutcome,
+    StepResult,
+)
 from welldone.bench.stats import summarize_step
 
 URL = "http://127.0.0.1:8000/v1"

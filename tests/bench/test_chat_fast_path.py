@@ -13,7 +13,7 @@ from tests.recorded.traces import recorded_traces
 from tests.table import table
 from welldone.bench.client import BenchReceiver
 from welldone.bench.dialects.chat import ChatStreamTimer, ChunkFastPath
-from welldone.bench.record import BenchRecord
+from welldone.bench.report import BenchRecord
 from welldone.protocol.reader import EventReader
 from welldone.protocol.request_facts import RequestFacts
 from welldone.protocol.sse import Frame

@@ -9,8 +9,7 @@ import pytest
 
 from tests.bench.reports import OTHER, URL, against, bare, rich
 from tests.table import table
-from welldone.bench.record import BenchRecord, RequestOutcome
-from welldone.bench.report import BenchReport, ClientLoad, MetricComparison, StepResult
+from welldone.bench.report import BenchRecord, BenchReport, ClientLoad, MetricComparison, RequestOutcome, StepResult
 from welldone.bench.stats import (
     FIRST_IS_BETTER,
     NO_DIFFERENCE,

@@ -19,7 +19,7 @@ from tests.table import table
 from welldone.bench.client import BenchReceiver
 from welldone.bench.dialects import DIALECTS
 from welldone.bench.dialects.events import EventStreamTimer
-from welldone.bench.record import BenchRecord, RequestOutcome
+from welldone.bench.report import BenchRecord, RequestOutcome
 from welldone.http.connect import HttpClientError
 from welldone.protocol.dialects import same_dialect
 from welldone.protocol.dialects.anthropic.writer import MessagesDialect

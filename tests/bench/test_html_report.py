@@ -10,8 +10,7 @@ import pytest
 
 from tests.bench.reports import HOSTILE, against, bare, empty, failed, hostile, record, rich, step
 from tests.table import table
-from welldone.bench.record import BenchRecord, RequestOutcome
-from welldone.bench.report import BenchReport
+from welldone.bench.report import BenchRecord, BenchReport, RequestOutcome
 from welldone.bench.reports.data import parse_report, render_json
 from welldone.bench.reports.html import render_html
 from welldone.bench.reports.text import report_lines

@@ -11,7 +11,7 @@ from tests.check.serving import serving
 from tests.http.aio import run
 from welldone.bench.load import LoadGenerator
 from welldone.bench.prompts import PromptRequest
-from welldone.bench.record import RequestOutcome
+from welldone.bench.report import RequestOutcome
 from welldone.http.address import parse_url
 from welldone.mock.faults import FAULT_REPLIES, error_reply
 from welldone.mock.reference.server import ReferenceServer

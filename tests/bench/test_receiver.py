@@ -14,7 +14,7 @@ from tests.table import table
 from welldone.bench import client
 from welldone.bench.client import BenchReceiver
 from welldone.bench.dialects.chat import ChatStreamTimer
-from welldone.bench.record import BenchRecord, RequestOutcome
+from welldone.bench.report import BenchRecord, RequestOutcome
 from welldone.http.connect import HttpClientError
 from welldone.protocol.request_facts import RequestFacts
 

@@ -13,8 +13,7 @@ from jsonschema import Draft202012Validator
 from tests.bench.reports import HOSTILE, OTHER, URL, against, bare, config, empty, failed, hostile, record, rich, step
 from tests.table import table
 from welldone import reporting
-from welldone.bench.record import RequestOutcome
-from welldone.bench.report import BenchReport, MetricComparison
+from welldone.bench.report import BenchReport, MetricComparison, RequestOutcome
 from welldone.bench.reports import BENCH_REPORT_FORMATS, data
 from welldone.bench.reports.text import (
     CSV_COLUMNS,

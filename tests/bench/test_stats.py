@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
-from welldone.bench.record import BenchRecord, RequestOutcome
-from welldone.bench.report import ClientLoad, StepResult
+from welldone.bench.report import BenchRecord, ClientLoad, RequestOutcome, StepResult
 from welldone.bench.settings import GoodputBound
 from welldone.bench.stats import (
     METRICS,

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from tests.bench.reports import HOSTILE, config, empty, record, rich, step
-from welldone.bench.record import BenchRecord, RequestOutcome
-from welldone.bench.report import BenchReport
+from welldone.bench.report import BenchRecord, BenchReport, RequestOutcome
 from welldone.bench.reports import data
 from welldone.cli.bench import run_compare
 from welldone.cli.ui import ExitCode, UsageError

@@ -20,7 +20,7 @@ from tests.cli.run import LIMIT_S
 from tests.http.aio import run
 from tests.table import table
 from welldone.bench.load import LoadCounters
-from welldone.bench.record import BenchRecord, RequestOutcome
+from welldone.bench.report import BenchRecord, RequestOutcome
 from welldone.bench.run import BenchProgress
 from welldone.cli import bench_ui
 from welldone.cli.bench_ui import BIN_COUNT, BIN_S, BenchMonitor, live_view

@@ -9,7 +9,7 @@ import msgspec
 
 from welldone.bench.dialects import DIALECTS
 from welldone.bench.dialects.base import MAX_MESSAGE_CHARS, BenchDialect, StreamTimer
-from welldone.bench.record import BenchRecord, RequestOutcome
+from welldone.bench.report import BenchRecord, RequestOutcome
 from welldone.bench.settings import BenchSettings
 from welldone.gateway.model_list import parse_model_list
 from welldone.http.address import Address, parse_url
@@ -228,7 +228,8 @@ async def _fetch(address: Address, url: str, method: str, path: str, body: bytes
 async def find_slots(target: BenchTarget) -> int | None:
     """Return how many requests the server runs at once, as llama.cpp and welldone report it; None if it is unknown."""
     root = _root(target.address)
-    for path, pattern in (("/props", rb'"total_slots":\s*(\d+)'), ("/metrics", _slots_pattern(target.model))):
+    metric = rb'(?m)^welldone_slots\{model="' + re.escape(target.model).encode() + rb'"\} (\d+)'
+    for path, pattern in (("/props", rb'"total_slots":\s*(\d+)'), ("/metrics", metric)):
         try:
             reply = await fetch(root, "GET", path, timeout_s=_PROBE_TIMEOUT_S)
         except HttpClientError:
@@ -237,10 +238,6 @@ async def find_slots(target: BenchTarget) -> int | None:
         if found is not None and 0 < len(found[1]) < _MAX_SLOT_DIGITS:
             return int(found[1]) or None
     return None
-
-
-def _slots_pattern(model: str) -> bytes:
-    return rb'(?m)^welldone_slots\{model="' + re.escape(model).encode() + rb'"\} (\d+)'
 
 
 def _root(address: Address) -> Address:

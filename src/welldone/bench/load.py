@@ -19,8 +19,7 @@ from welldone.bench.client import BenchReceiver
 from welldone.bench.dialects import DIALECTS
 from welldone.bench.dialects.base import BenchDialect
 from welldone.bench.prompts import PromptRequest, PromptSource
-from welldone.bench.record import BenchRecord, RequestOutcome
-from welldone.bench.report import ClientLoad, StepResult
+from welldone.bench.report import BenchRecord, ClientLoad, RequestOutcome, StepResult
 from welldone.bench.settings import MAX_BURSTINESS, ArrivalProcess, BenchmarkKind, BenchSettings, GoodputBound
 from welldone.bench.stats import StepSpec, summarize_step
 from welldone.http.address import Address

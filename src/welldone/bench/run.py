@@ -24,8 +24,7 @@ from welldone.bench.client import (
 )
 from welldone.bench.load import LoadGenerator, PlannedStep
 from welldone.bench.prompts import PromptSource, make_prompt_source
-from welldone.bench.record import BenchRecord, RequestOutcome
-from welldone.bench.report import BenchReport, MetricComparison, StepResult
+from welldone.bench.report import BenchRecord, BenchReport, MetricComparison, RequestOutcome, StepResult
 from welldone.bench.settings import BenchmarkKind, BenchSettings
 from welldone.bench.stats import check_assertions, compare_rounds
 from welldone.bench.tokens import BenchTokenCounter, find_token_counter, why_no_counter

@@ -17,8 +17,16 @@ from typing import TypeAlias, TypedDict, Unpack
 
 import msgspec
 
-from welldone.bench.record import BenchRecord, RequestOutcome
-from welldone.bench.report import AssertionResult, BenchReport, ClientLoad, Distribution, MetricComparison, StepResult
+from welldone.bench.report import (
+    AssertionResult,
+    BenchRecord,
+    BenchReport,
+    ClientLoad,
+    Distribution,
+    MetricComparison,
+    RequestOutcome,
+    StepResult,
+)
 from welldone.bench.settings import Assertion, GoodputBound
 
 PERCENTILES = {"p50": 500, "p60": 600, "p70": 700, "p80": 800, "p90": 900, "p95": 950, "p99": 990, "p99.9": 999}

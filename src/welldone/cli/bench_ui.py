@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from welldone.bench.record import BenchRecord, RequestOutcome
+from welldone.bench.report import BenchRecord, RequestOutcome
 from welldone.bench.reports.text import NEUTRAL_OUTCOMES, format_duration
 from welldone.bench.stats import METRICS
 from welldone.cli import ui

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from welldone.bench.dialects.base import BenchDialect
 from welldone.bench.dialects.chat import CHAT
-from welldone.bench.dialects.messages import MESSAGES
-from welldone.bench.dialects.responses import RESPONSES
+from welldone.bench.dialects.events import MESSAGES, RESPONSES
 
 DIALECTS: Mapping[str, BenchDialect] = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
 """By name of the endpoint."""

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from welldone.bench.record import BenchRecord
+from welldone.bench.report import BenchRecord
 from welldone.protocol.events import Usage
 from welldone.protocol.lenient_json import clean_unicode
 

@@ -1,7 +1,7 @@
 """/v1/chat/completions. The reader of `protocol` decodes the stream; repair is used only to detect broken rules."""
 
 from welldone.bench.dialects.base import BenchDialect, OutputKind, StreamTimer
-from welldone.bench.record import BenchRecord
+from welldone.bench.report import BenchRecord
 from welldone.protocol import events as ev
 from welldone.protocol import sse
 from welldone.protocol.envelope import Endpoint, Envelope

@@ -1,14 +1,17 @@
-"""Timer for streams of named events. The repairer of the dialect reads them, and detects broken rules."""
+"""/v1/messages and /v1/responses: streams of named events, which the repairer of the dialect reads and judges."""
 
 from abc import abstractmethod
-from typing import Any, TypeAlias
 
-from welldone.bench.dialects.base import MAX_MESSAGE_CHARS, OutputKind, StreamTimer
-from welldone.bench.record import BenchRecord
+from welldone.bench.dialects.base import MAX_MESSAGE_CHARS, BenchDialect, JsonBody, OutputKind, StreamTimer
+from welldone.bench.report import BenchRecord
 from welldone.protocol import sse
+from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
+from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
+from welldone.protocol.dialects.responses.emitter import CALL_TEXTS
+from welldone.protocol.dialects.responses.repair import ResponsesRepairer
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
+from welldone.protocol.envelope import Envelope
 
-Json: TypeAlias = dict[str, Any]
 _MAX_PARTIAL_EVENT_BYTES = 4096  # of an incomplete event: one of a token has some hundred bytes
 
 
@@ -28,7 +31,7 @@ class EventStreamTimer(StreamTimer):
     # For the dialects.
 
     @abstractmethod
-    def _record_event(self, value: Json, kind: str, now: float) -> None:
+    def _record_event(self, value: JsonBody, kind: str, now: float) -> None:
         """Record an event."""
 
     @property
@@ -76,7 +79,7 @@ class EventStreamTimer(StreamTimer):
         elif native.is_done and native.usage is not None:  # earlier counts do not cover the whole answer
             self._on_usage(native.usage)
 
-    def _on_event(self, value: Json, name: str) -> None:
+    def _on_event(self, value: JsonBody, name: str) -> None:
         if not self._repairer.is_done:
             kind = value.get("type")
             self._record_event(value, kind if isinstance(kind, str) else name, self._now)
@@ -88,3 +91,126 @@ class EventStreamTimer(StreamTimer):
     def _on_output(self, kind: OutputKind, now: float, text: str = "") -> None:
         self._last_kind = kind
         super()._on_output(kind, now, text)
+
+
+_DELTA_FIELDS: dict[str, tuple[str, OutputKind]] = {
+    "text_delta": ("text", "text"),
+    "thinking_delta": ("thinking", "reasoning"),
+    "input_json_delta": ("partial_json", "tool"),
+}
+_TOOL_BLOCK_TYPES = ("tool_use", "server_tool_use", "mcp_tool_use")
+
+
+class MessagesStreamTimer(EventStreamTimer):
+    """Times a stream of messages."""
+
+    def _record_event(self, value: JsonBody, kind: str, now: float) -> None:
+        delta = value.get("delta")
+        if kind == "content_block_delta":
+            self._record_delta(delta, now)
+        elif kind == "content_block_start":
+            self._record_block_start(value.get("content_block"), now)
+        elif kind == "message_start":
+            self._on_output("role", now)
+        elif kind == "message_delta" and isinstance(delta, dict) and isinstance(delta.get("stop_reason"), str):
+            self._record.finish_reason = delta["stop_reason"][:MAX_MESSAGE_CHARS]
+
+    def _record_delta(self, delta: object, now: float) -> None:
+        if isinstance(delta, dict) and str(delta.get("type")) in _DELTA_FIELDS:
+            member, kind = _DELTA_FIELDS[delta["type"]]
+            text = delta.get(member)
+            if isinstance(text, str) and text:
+                self._on_output(kind, now, text)
+
+    def _record_block_start(self, block: object, now: float) -> None:
+        """Record the start of a block; some servers send all of its content here."""
+        match block:
+            case {"type": "text", "text": str(text)} if text:
+                self._on_output("text", now, text)
+            case {"type": "thinking", "thinking": str(text)} if text:
+                self._on_output("reasoning", now, text)
+            case {"type": kind} if kind in _TOOL_BLOCK_TYPES:
+                self._on_output("tool", now)
+            case _:
+                pass  # empty blocks, or blocks without text
+
+
+MESSAGES = BenchDialect(
+    "/messages",
+    lambda record, _: MessagesStreamTimer(record, MessagesRepairer(fallback=Envelope("msg_bench", 0, "bench"))),
+    system_field="system",
+    fixed_headers=((ANTHROPIC_VERSION_HEADER, ANTHROPIC_VERSION),),
+    key_header="x-api-key",
+)
+
+
+_TEXT_EVENTS: dict[str, OutputKind] = {
+    "response.output_text": "text",
+    "response.refusal": "refusal",
+    "response.reasoning_text": "reasoning",
+    "response.reasoning_summary_text": "reasoning",
+    **{spec.event_prefix: "tool" for spec in CALL_TEXTS.values()},
+}
+"""Events with text, without their suffix."""
+_FULL_TEXT_FIELDS = ("text", "refusal", "arguments", "input", "code")
+"""The field with the complete text in the event that ends it."""
+
+
+class ResponsesStreamTimer(EventStreamTimer):
+    """Times a stream of responses."""
+
+    def __init__(self, record: BenchRecord) -> None:
+        super().__init__(record, ResponsesRepairer(fallback=Envelope("resp_bench", 0, "bench")))
+        self._piecewise: set[str] = set()  # kinds of texts that arrive as deltas
+
+    def _record_event(self, value: JsonBody, kind: str, now: float) -> None:
+        stem, _, suffix = kind.rpartition(".")
+        if stem in _TEXT_EVENTS:
+            self._record_text(value, stem, suffix, now)
+        elif kind in ("response.created", "response.in_progress"):
+            self._on_output("role", now)
+        elif kind == "response.output_item.added":
+            item = value.get("item")
+            if isinstance(item, dict) and item.get("type") in CALL_TEXTS:
+                self._on_output("tool", now)
+        elif kind in ("response.completed", "response.incomplete"):
+            self._record.finish_reason = _finish_reason(value.get("response"), suffix)
+
+    def _record_text(self, value: JsonBody, stem: str, suffix: str, now: float) -> None:
+        text: object = None
+        if suffix == "delta":
+            text = value.get("delta")
+            self._piecewise.add(stem)
+        elif stem not in self._piecewise:  # the complete text: some servers send no deltas
+            text = next((value[name] for name in _FULL_TEXT_FIELDS if name in value), None)
+        if isinstance(text, str) and text:
+            self._on_output(_TEXT_EVENTS[stem], now, text)
+
+
+def _input_item(message: JsonBody, position: int) -> JsonBody:
+    """Convert a message to an input item. Servers require assistant messages as complete output items."""
+    if message["role"] != "assistant":
+        return message
+    part = {"type": "output_text", "text": message["content"], "annotations": []}
+    return {"type": "message", "id": f"msg_{position}", "status": "completed", "role": "assistant", "content": [part]}
+
+
+def _finish_reason(response: object, status: str) -> str:
+    """Return why the answer ended, as the server reports it."""
+    match response:
+        case {"incomplete_details": {"reason": str(reason)}}:
+            return reason[:MAX_MESSAGE_CHARS]
+        case _:
+            return status
+
+
+RESPONSES = BenchDialect(
+    "/responses",
+    lambda record, _: ResponsesStreamTimer(record),
+    messages_field="input",
+    system_field="instructions",
+    max_tokens_field="max_output_tokens",
+    min_max_tokens=16,  # OpenAI's minimum
+    preferred_fields={"store": False},
+    convert_message=_input_item,
+)

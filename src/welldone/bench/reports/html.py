@@ -13,8 +13,7 @@ from string import Template
 
 import msgspec
 
-from welldone.bench.record import BenchRecord, RequestOutcome
-from welldone.bench.report import BenchReport
+from welldone.bench.report import BenchRecord, BenchReport, RequestOutcome
 from welldone.bench.reports.data import render_json
 from welldone.bench.reports.text import report_lines
 
@@ -34,7 +33,9 @@ def render_html(report: BenchReport) -> str:
     """Return the page: the JSON of the run, the scripts, and the terminal's text for readers without scripts."""
     thinned, each = _thin(report)
     style = _file("vendor/uPlot.min.css") + _file("report.css")
-    library, script = _file("vendor/uPlot.iife.min.js"), _join_modules()
+    library = _file("vendor/uPlot.iife.min.js")
+    # One script: an inline module cannot import another one.
+    script = "".join(_IMPORT.sub("", _file(name)) for name in _MODULES)
     page = Template(_file("report.html").rstrip())
     return page.substitute(
         policy=f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src {_hash(style)}; "
@@ -51,11 +52,6 @@ def render_html(report: BenchReport) -> str:
 
 def _file(name: str) -> str:
     return (get_data("welldone.bench.reports", f"page/{name}") or b"").decode()
-
-
-def _join_modules() -> str:
-    """Return the modules as one: an inline module cannot import another one."""
-    return "".join(_IMPORT.sub("", _file(name)) for name in _MODULES)
 
 
 def _hash(text: str) -> str:

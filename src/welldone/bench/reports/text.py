@@ -8,8 +8,14 @@ from itertools import accumulate, takewhile
 
 import msgspec
 
-from welldone.bench.record import BenchRecord, RequestOutcome
-from welldone.bench.report import AssertionResult, BenchReport, MetricComparison, StepResult
+from welldone.bench.report import (
+    AssertionResult,
+    BenchRecord,
+    BenchReport,
+    MetricComparison,
+    RequestOutcome,
+    StepResult,
+)
 from welldone.bench.settings import BenchSettings, LengthSpec
 from welldone.bench.stats import MAIN_METRICS, METRICS
 from welldone.reporting import format_table, pluralize, sanitize, wrap_text
@@ -276,7 +282,10 @@ def _step_remarks(step: StepResult, *, is_full: bool) -> list[tuple[str, str]]:
     if step.good is not None:
         remarks.append(("good", f"{step.good:,} of {step.due:,} due requests within all limits"))
     if step.failed or is_full:
-        remarks.append(("failed", _describe_failures(step)))
+        kinds = [f"{number:,} {name}" for name, number in step.outcomes.items() if name not in NEUTRAL_OUTCOMES]
+        remarks.append(
+            ("failed", "   ".join(filter(None, (f"{step.failed:,} of {step.finished:,}", ", ".join(kinds)))))
+        )
     reasons = [(reason, number) for reason, number in step.reasons.items() if reason != RequestOutcome.UNFINISHED]
     remarks += [("", f"{number:,} x {reason}") for reason, number in reasons[:_MAX_REASONS_SHOWN]]
     if step.outcomes.get(RequestOutcome.UNFINISHED):
@@ -284,20 +293,12 @@ def _step_remarks(step: StepResult, *, is_full: bool) -> list[tuple[str, str]]:
     if step.skipped:
         remarks.append(("skipped", f"{step.skipped:,} of {step.due:,}, because {step.max_vus:,} were in flight"))
     if step.invalid_streams or is_full:
-        remarks.append(("invalid", _describe_violations(step)))
+        rules = ", ".join(f"{rule} ({number:,})" for rule, number in step.rules.items())
+        broken = f"{pluralize(step.invalid_streams, 'stream')} broke a rule"
+        remarks.append(("invalid", f"{broken}: {rules}" if step.invalid_streams else broken))
     if step.client.is_bottleneck or is_full:
         remarks.append(("this client", _describe_client(step)))
     return remarks
-
-
-def _describe_failures(step: StepResult) -> str:
-    kinds = ", ".join(f"{number:,} {name}" for name, number in step.outcomes.items() if name not in NEUTRAL_OUTCOMES)
-    return f"{step.failed:,} of {step.finished:,}" + (f"   {kinds}" if step.failed else "")
-
-
-def _describe_violations(step: StepResult) -> str:
-    rules = ", ".join(f"{rule} ({number:,})" for rule, number in step.rules.items())
-    return f"{pluralize(step.invalid_streams, 'stream')} broke a rule" + (f": {rules}" if step.invalid_streams else "")
 
 
 def _describe_client(step: StepResult) -> str:
