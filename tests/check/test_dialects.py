@@ -8,7 +8,7 @@ import pytest
 from tests.check.serving import SHORT_TIMEOUTS, TEST_TIMEOUTS, Handler, no_pause, request_json, serving
 from tests.http.aio import run
 from tests.table import table
-from welldone.check.api import check_server
+from welldone.check.api import check_server, parse_probe_names
 from welldone.check.discovery import CheckUnreachableError, discover
 from welldone.check.probe_client import ProbeClient, ServerFacts
 from welldone.check.reply import ProbeRequest
@@ -16,7 +16,6 @@ from welldone.check.report import Report, Verdict
 from welldone.check.reports import text
 from welldone.check.repro import repro_command, repro_curl
 from welldone.check.run import NothingToCheckError, check, select_rules
-from welldone.check.selection import parse_probe_names
 from welldone.check.settings import CheckSettings
 from welldone.mock.faults import error_reply
 from welldone.mock.reference.server import ReferenceServer

@@ -17,7 +17,7 @@ from welldone.check.report import Prescription, Report
 from welldone.check.repro import AUTHORIZATION
 from welldone.check.run import check
 from welldone.check.settings import CheckSettings
-from welldone.cli.prescribe import add_prescription
+from welldone.cli.check import add_prescription
 from welldone.config.settings import setting_fields
 from welldone.config.upstream import UpstreamSettings
 from welldone.mock.reference.server import ReferenceServer
@@ -36,7 +36,7 @@ def prescribed(handler: Handler, **settings: Any) -> tuple[Report, Prescription,
     async def work() -> Report:
         async with serving(handler) as url:
             own = CheckSettings(url=url, timeouts=TEST_TIMEOUTS, **{"only": FEW, **settings})
-            return await add_prescription(await check(own), own, lambda _: None)
+            return await add_prescription(await check(own), own)
 
     report = run(work())
     assert report.prescription is not None
@@ -259,7 +259,7 @@ def test_another_dialect_goes_up_untranslated(endpoint: str) -> None:
         async with serving(ReferenceServer().answer) as url:
             url = url.removesuffix("/v1") + ("/v1beta" if endpoint == "gemini" else "/v1")
             own = CheckSettings(url=url, timeouts=TEST_TIMEOUTS, endpoint=endpoint, only=("text",))
-            return await add_prescription(await check(own), own, lambda _: None)
+            return await add_prescription(await check(own), own)
 
     prescription = run(work()).prescription
     assert prescription is not None
@@ -298,7 +298,7 @@ def test_settings_that_cannot_be_tried_are_printed_with_the_reason() -> None:
         async with serving(ReferenceServer().answer) as url:
             own = CheckSettings(url=url, timeouts=TEST_TIMEOUTS, only=("text",))
             report = await check(own)
-        return await add_prescription(report, own, lambda _: None)  # the server is gone
+        return await add_prescription(report, own)  # the server is gone
 
     report = run(work())
     assert report.prescription is not None

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import pytest
 
 from welldone.check import session
+from welldone.check.api import CLIENTS
 from welldone.check.applicability import CONDITIONS, UNCOVERED, not_applicable_reason
 from welldone.check.probes import PROBES_BY_DIALECT
-from welldone.check.report import CLIENT_LIBRARIES
+from welldone.check.report import CLIENT_LIBRARIES, rules_for_client
 from welldone.check.run import select_rules
-from welldone.check.selection import CLIENTS, rules_for_client
 from welldone.check.session import Probe
 from welldone.check.settings import DIALECTS, CheckSettings
 from welldone.protocol.catalog import FAMILIES, RULES, Detection

@@ -150,7 +150,7 @@ def test_an_unset_environment_variable_for_the_key_is_an_error(here: Run, mock: 
         ('URL --extra {"model":"m"}', "welldone check: argument --extra: model is set by the probes"),
         ("URL --header secret", "welldone check: argument --header: not a header"),
         ("URL --jobs 0", "welldone check: argument --jobs: '0' is not a whole number from 1 to 64"),
-        ("URL --timeout never", "welldone check: argument --timeout: 'never' is not a time above 0 and up to 24h"),
+        ("URL --timeout never", "welldone check: argument --timeout: 'never' is not a time from 0.001s to 24h"),
         ("URL --endpoint embeddings", "welldone check: argument --endpoint: invalid choice: 'embeddings'"),
         ("URL --endpoint responses --only stops", "there is no probe 'stops' of responses"),
         ("URL --profile netscape", "there is no profile 'netscape'"),

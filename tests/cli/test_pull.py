@@ -13,7 +13,7 @@ from tests.cli.run import COMMAND, ENVIRONMENT, Run, run_program
 from tests.engines import files, web
 from tests.engines.fake_hub import FakeHub, fake_hub
 from tests.engines.web import Page, Site
-from welldone.cli import progress_bar, pull
+from welldone.cli import pull
 from welldone.cli.ui import ExitCode
 
 DATA = files.model(2000)
@@ -192,7 +192,7 @@ def test_the_part_of_an_earlier_attempt_is_not_reported(capsys: pytest.CaptureFi
 
 
 def test_the_bar_shows_bytes_and_does_not_interpret_names(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_bar.progress_bar() as report:
+    with pull.progress_bar() as report:
         report("[red]a.gguf", 0, None)
         report("[red]a.gguf", 10**6, 2 * 10**6)
         report("[red]a.gguf", 2 * 10**6, 2 * 10**6)

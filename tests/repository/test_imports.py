@@ -15,9 +15,8 @@ LATE_IMPORTS = {
     "welldone.check.plugin": 3,  # pytest loads it in every run
     "welldone.cli.completion": 1,  # a module for each command
     "welldone.cli.main": 1,
-    "welldone.cli.pull": 1,  # the others need the package of an extra
     "welldone.cli.serve": 1,
-    "welldone.cluster": 1,
+    "welldone.cluster": 1,  # the others need the package of an extra
     "welldone.engines.models.pull": 1,
     "welldone.server.access.store": 1,
     "welldone.server.server": 1,

@@ -9,7 +9,7 @@ import pytest
 
 from tests.config.public_settings import public_config
 from tests.table import table
-from welldone.cli import serve, startup_checks
+from welldone.cli import config_reader, serve
 from welldone.cli.ui import UsageError
 from welldone.config.builtin_model import DEFAULT_MODEL
 from welldone.config.server import Config, KeySettings
@@ -44,7 +44,7 @@ def _error_of(read: Read, arguments: str = "", toml: str | None = None, **enviro
 
 
 def _problems(config: Config, models: Path) -> list[str]:
-    return list(startup_checks.startup_problems(config, models))
+    return list(config_reader.startup_problems(config, models))
 
 
 def test_an_upstream_needs_only_a_url(read: Read) -> None:
@@ -369,11 +369,11 @@ def test_a_route_without_a_valid_target_is_an_error(route: str, expected: str, r
 
 
 def test_a_server_with_named_keys_generates_no_key(read: Read, tmp_path: Path) -> None:
-    assert startup_checks.find_api_keys(read("--host 0.0.0.0", "[keys.ci]\nkey = 'canary-01'")) == ([], None)
+    assert config_reader.find_api_keys(read("--host 0.0.0.0", "[keys.ci]\nkey = 'canary-01'")) == ([], None)
     (tmp_path / "keys.txt").write_text("canary-01\n")
     (tmp_path / "keys.txt").chmod(0o600)
     with pytest.raises(UsageError, match="key 'ci' and API key 1 are the same") as caught:
-        startup_checks.find_api_keys(read("--api-key-file keys.txt"))
+        config_reader.find_api_keys(read("--api-key-file keys.txt"))
     assert "canary" not in str(caught.value)
 
 

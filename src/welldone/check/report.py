@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from welldone.protocol.catalog import RULES
 from welldone.rules.judge import LintFinding
 
 VERSION = 2
@@ -35,6 +36,12 @@ def affected_clients(affects: Iterable[str]) -> set[str]:
     names = [effect.partition(":")[0] for effect in affects]
     variants = [(name, _CLIENT_WITH_VARIANT.match(name)) for name in names]
     return {name.lower() if found is None else found[0].lower().replace(" ", "-") for name, found in variants}
+
+
+def rules_for_client(client: str) -> frozenset[str]:
+    """Ids of the rules that affect a client."""
+    name = CLIENT_LIBRARIES.get(client, client)
+    return frozenset(rule.id for rule in RULES.values() if name in affected_clients(rule.affects))
 
 
 class Verdict(StrEnum):

@@ -10,16 +10,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from welldone import __version__
-from welldone.check import repro, trace_files
+from welldone.check import repro
 from welldone.check.applicability import NO_APPLICABLE_REPLY, UNCOVERED, not_applicable_reason
 from welldone.check.causes import HANG_CHANGE, find_causes
 from welldone.check.discovery import CheckUnreachableError, discover
 from welldone.check.probe_client import SLOW_SERVER_HINT, ProbeClient, RecordResponse, ServerFacts
 from welldone.check.probes import PROBES_BY_DIALECT
 from welldone.check.reply import ProbeReply
-from welldone.check.report import Cause, Finding, ProbeResult, Report, RuleResult, RunCost, Verdict
+from welldone.check.report import Cause, Finding, ProbeResult, Report, RuleResult, RunCost, Verdict, rules_for_client
 from welldone.check.reports import text
-from welldone.check.selection import rules_for_client
 from welldone.check.session import ENDED_IN_ERROR, NotApplicableError, Probe, ProbeViolation, Session, UnsupportedError
 from welldone.check.settings import CheckSettings
 from welldone.http import recording_client
@@ -91,7 +90,7 @@ async def check(
     date = datetime.now(UTC).isoformat(timespec="seconds")
     started = time.monotonic()
     if settings.record is not None:
-        trace_files.prepare_trace_folder(settings.record, [probe.name for probe in selected])
+        repro.prepare_trace_folder(settings.record, [probe.name for probe in selected])
     on_progress(CheckProgress(0, len(selected), ("discovery",)))
     stop = stop or asyncio.Event()
     try:
@@ -103,7 +102,7 @@ async def check(
     await _run_until(stop, _run_probes(outcomes, settings, on_progress))
     if settings.record is not None:
         for outcome in outcomes:
-            trace_files.write_traces(settings.record, outcome.probe.name, outcome.session.replies, settings.secrets)
+            repro.write_traces(settings.record, outcome.probe.name, outcome.session.replies, settings.secrets)
     is_interrupted = not all(outcome.is_finished for outcome in outcomes)
     is_partial = is_interrupted or bool(client.hang)
     if not is_partial:
@@ -300,7 +299,7 @@ def _build_findings(
     for outcome in outcomes:
         for violation in _first_per_rule(outcome.session.violations):
             probe, rule, reply = outcome.probe.name, violation.rule, violation.reply
-            is_recorded = settings.record is not None and trace_files.is_recordable(reply, secrets)
+            is_recorded = settings.record is not None and repro.is_recordable(reply, secrets)
             texts = {name: secrets.redact(getattr(violation, name)) for name in ("observed", "expected")}
             findings.append(
                 Finding(
@@ -310,7 +309,7 @@ def _build_findings(
                     count=outcome.session.counts[rule],
                     reproduce=repro.repro_command(settings, facts.model, probe, rule),
                     curl=repro.repro_curl(settings, reply.request),
-                    trace=trace_files.trace_filename(probe, reply) if is_recorded else None,
+                    trace=repro.trace_filename(probe, reply) if is_recorded else None,
                     is_new=settings.known is None or rule not in settings.known,
                 )
             )

@@ -51,7 +51,10 @@ def banner_lines(
     url = ui.server_url(settings.host, port, is_tls=is_tls)
     if settings.log_format == "json":
         return [_json_banner(config, url, has_keys, generated_key, engines)]
-    lines = [f"welldone {__version__} serves {_served_models(config)} on {url}/v1", ""]
+    served = [_first_names(model.name for model in config.models)] if config.models else []
+    if config.upstreams:
+        served.append(f"the models of {_first_names(upstream.name for upstream in config.upstreams)}")
+    lines = [f"welldone {__version__} serves {' and '.join(served)} on {url}/v1", ""]
     key_header, key_lines = _key_help(config, has_keys, generated_key)
     lines += [*_curl_example(config, url, _example_model(config) or listed_model, key_header), ""]
     lines += _upstream_lines(config)
@@ -132,13 +135,6 @@ def _upstream_lines(config: Config) -> list[str]:
 def _first_names(names: Iterable[str]) -> str:
     names = list(names)
     return f"{', '.join(names[:_MAX_NAMES])}{' …' if len(names) > _MAX_NAMES else ''}"
-
-
-def _served_models(config: Config) -> str:
-    parts = [_first_names(model.name for model in config.models)] if config.models else []
-    if config.upstreams:
-        parts.append(f"the models of {_first_names(upstream.name for upstream in config.upstreams)}")
-    return " and ".join(parts)
 
 
 def _example_model(config: Config) -> str | None:

@@ -50,11 +50,11 @@ from welldone.bench.settings import (
 )
 from welldone.bench.words import WORKLOAD_PROFILES, find_workload_profile
 from welldone.cli import bench_ui, captures, option_types, ui
-from welldone.cli.option_types import check_report_path, make_writable_folder
+from welldone.cli.option_types import check_report_path, make_writable_folder, write_reports
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.model import DEFAULT_SLOTS
-from welldone.reporting import sanitize_text, write_report
+from welldone.reporting import sanitize_text
 
 # `welldone bench compare`: compare two reports, with confidence intervals.
 
@@ -406,27 +406,12 @@ def _output_report(report: BenchReport, options: Namespace) -> None:
         ui.print_lines([data.render_json(report)] if options.json else text.report_lines(report, width))
         ui.flush_output()
     finally:
-        written = _write_reports(report, options)
+        outputs = [(path, BENCH_REPORT_FORMATS) for path in options.report]
+        if options.results_dir is not None:
+            # The path that inference-benchmarker would write to.
+            name = _UNSAFE_CHARACTERS.sub("_", str(options.tokenizer or report.model))[:100]
+            path = options.results_dir / f"{name}_{datetime.now(UTC):%Y-%m-%d-%H-%M-%S}.json"
+            outputs.append((path, {".json": data.render_inference_benchmarker}))
+        written = write_reports(report, outputs)
     if written and not options.json:
         ui.print_line(f"written: {', '.join(ui.printable_name(path) for path in written)}")
-
-
-def _write_reports(report: BenchReport, options: Namespace) -> list[Path]:
-    """Write all files that can be written, then raise `UsageError` for the others."""
-    outputs = [(path, BENCH_REPORT_FORMATS) for path in options.report]
-    if options.results_dir is not None:
-        # The path that inference-benchmarker would write to.
-        name = _UNSAFE_CHARACTERS.sub("_", str(options.tokenizer or report.model))[:100]
-        path = options.results_dir / f"{name}_{datetime.now(UTC):%Y-%m-%d-%H-%M-%S}.json"
-        outputs.append((path, {".json": data.render_inference_benchmarker}))
-    written, failed = [], []
-    for path, formats in outputs:
-        try:
-            with ui.file_errors("write", path):
-                write_report(report, path, formats)
-            written.append(path)
-        except UsageError as error:
-            failed.append(str(error))
-    if failed:
-        raise UsageError("; ".join(failed))
-    return written

@@ -22,32 +22,35 @@ examples:
 
 import argparse
 import asyncio
+import logging
 import os
 import re
+import secrets
 from argparse import Namespace
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 
-from welldone import reporting
 from welldone.check import reports
+from welldone.check.api import PROFILES, parse_extra_members, parse_probe_names, parse_profile, parse_rule_ids
 from welldone.check.discovery import CheckUnreachableError
-from welldone.check.prescription import render_lines
+from welldone.check.prescription import compare, prescribe, render_lines, useless_settings
 from welldone.check.probes import PROBES_BY_DIALECT
-from welldone.check.report import Report
+from welldone.check.report import Prescription, Report
 from welldone.check.reports import machine, text
 from welldone.check.repro import AUTHORIZATION
 from welldone.check.run import CheckProgress, NothingToCheckError, ProgressCallback, check
-from welldone.check.selection import PROFILES, parse_extra_members, parse_probe_names, parse_profile, parse_rule_ids
 from welldone.check.settings import DIALECTS, CheckSettings, Timeouts
 from welldone.cli import captures, option_types, ui
-from welldone.cli.option_types import ENV_PREFIX, check_report_path
+from welldone.cli.option_types import ENV_PREFIX, check_report_path, write_reports
 from welldone.cli.options import CommandParser
-from welldone.cli.signals import cancel_on_sigterm
-from welldone.cli.ui import ExitCode, UsageError
+from welldone.cli.ui import ExitCode, UsageError, cancel_on_sigterm
+from welldone.config.server import CONFIG_FILE_NAME
+from welldone.config.settings import RawSetting, SettingsError
 from welldone.reporting import format_table, wrap_text
 
 DOCS_VARIABLE = "WELLDONE_DOCS_URL"
@@ -119,7 +122,7 @@ def run(arguments: list[str]) -> ExitCode:
         folder = ui.printable_name(options.record)
         raise UsageError(f"cannot write traces into {folder}: {ui.error_text(error)}") from None
     if options.prescribe and not report.is_partial:
-        report = asyncio.run(_prescribe(report, settings))
+        report = asyncio.run(add_prescription(report, settings))
     _output_report(report, options)
     return _exit_code(report)
 
@@ -239,27 +242,70 @@ async def _run_check(settings: CheckSettings) -> Report:
             ui.print_note(f"welldone check: stopped by {ended_by}")
 
 
-async def _prescribe(report: Report, settings: CheckSettings) -> Report:
-    from welldone.cli.prescribe import add_prescription  # with the server, which takes long to import
-
-    cancel_on_sigterm()
-    async with check_progress() as report_progress:
-        return await add_prescription(report, settings, report_progress)
-
-
 def _output_report(report: Report, options: Namespace) -> None:
-    problems = []
-    for path in options.report:
+    """Print the report and write its files; an error in one does not stop the other."""
+    try:
+        if options.json:
+            ui.print_line(machine.render_json(report))
+        else:
+            width = ui.terminal_width()
+            ui.print_lines(text.render_terminal(report, ui.colorize, is_verbose=options.verbose, width=width))
+            ui.print_lines(render_lines(report))
+    finally:
+        write_reports(report, [(path, reports.RENDERERS) for path in options.report])
+
+
+# ---- --prescribe: the settings of a gateway that make the server right, tried in this process
+
+
+_FLAGS = {"port": "0", "cors_origins": "*"}  # the second: to judge what the gateway answers to browsers
+
+
+async def add_prescription(report: Report, settings: CheckSettings) -> Report:
+    """Return the report with a prescription, and the result of a check through a gateway with these settings."""
+    cancel_on_sigterm()
+    toml, variables, rules = prescribe(report, settings)
+    try:
+        after = await _check_through_gateway(toml, variables, report, settings)
+        if useless := useless_settings(rules, report, after):
+            toml, variables, _ = prescribe(report, settings, useless)
+            after = await _check_through_gateway(toml, variables, report, settings)
+        if settings.endpoint != "chat" and after.findings_by_rule:  # answers made from its chat may be right
+            translated = [line for line in toml if not line.startswith("speaks = ")]
+            with suppress(CheckUnreachableError, NothingToCheckError):  # the server may have no chat
+                other = await _check_through_gateway(translated, variables, report, settings)
+                if other.failed_answers == 0 and len(other.findings_by_rule) < len(after.findings_by_rule):
+                    toml, after = translated, other
+        prescription = compare(toml, report, after)
+    except asyncio.CancelledError:
+        prescription = Prescription(toml=tuple(toml), problem="interrupted")
+    except (CheckUnreachableError, NothingToCheckError, SettingsError, OSError) as error:
+        prescription = Prescription(toml=tuple(toml), problem=settings.secrets.redact(str(error)))
+    return msgspec.structs.replace(report, prescription=prescription)
+
+
+async def _check_through_gateway(
+    toml: Sequence[str], variables: Mapping[str, str], report: Report, settings: CheckSettings
+) -> Report:
+    from welldone.server.config import read_config  # the server is an extra, and takes long to import
+    from welldone.server.observe.log import LOGGER
+    from welldone.server.server import Server
+
+    LOGGER.addHandler(logging.NullHandler())  # else its warnings are printed
+    key = None if settings.key is None else secrets.token_urlsafe()
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / CONFIG_FILE_NAME).write_text("\n".join(toml), "utf-8")
+        flags = {name: RawSetting(value, name, folder) for name, value in _FLAGS.items()}
+        config = read_config(flags, variables, folder=folder)
+        server = Server(config, keys=() if key is None else (key,), folder=folder, environment=variables)
+        await server.start()
         try:
-            with ui.file_errors("write", path):
-                reporting.write_report(report, path, reports.RENDERERS)
-        except UsageError as error:
-            problems.append(str(error))
-    if options.json:
-        ui.print_line(machine.render_json(report))
-    else:
-        width = ui.terminal_width()
-        ui.print_lines(text.render_terminal(report, ui.colorize, is_verbose=options.verbose, width=width))
-        ui.print_lines(render_lines(report))
-    if problems:
-        raise UsageError("; ".join(problems))
+            await server.upstreams.wait_until_probed(settings.timeouts.reply_s)
+            url = f"http://127.0.0.1:{server.port}/{'v1beta' if settings.endpoint == 'gemini' else 'v1'}"
+            plain = msgspec.structs.replace(settings, headers=(), ca_file=None, is_verified=True, record=None)
+            own = msgspec.structs.replace(plain, url=url, model=report.model, key=key)
+            async with check_progress() as on_progress:
+                return await check(own, on_progress=on_progress)
+        finally:
+            await server.stop()

@@ -80,7 +80,13 @@ def run(arguments: list[str]) -> ExitCode:
         result = _repair(pipeline, trace, pieces, is_stream=is_stream, is_live=options.file == captures.STDIN)
         _print_summary(result)
         if report is not None:
-            report.write(msgspec.json.encode(_report_json(result)) + b"\n")
+            fields = {
+                "version": FIX_REPORT_VERSION,
+                "error": None if result.failure is None else openai_error_object(result.failure)["error"],
+                "usage": None if result.usage is None else usage_object(result.usage),
+                "repairs": result.repairs,
+            }
+            report.write(msgspec.json.encode(fields) + b"\n")
     return ExitCode.OK if result.failure is None else ExitCode.FAILED
 
 
@@ -191,12 +197,3 @@ def _print_summary(result: RepairResult) -> None:
         ui.print_note(f"fix: {entry.rule} ({times}{position}): {RULES[entry.rule].repair}")
     if result.failure is not None:
         ui.print_note(f"fix: the answer is incomplete and ends with an error: {result.failure.message}")
-
-
-def _report_json(result: RepairResult) -> dict[str, object]:
-    return {
-        "version": FIX_REPORT_VERSION,
-        "error": None if result.failure is None else openai_error_object(result.failure)["error"],
-        "usage": None if result.usage is None else usage_object(result.usage),
-        "repairs": result.repairs,
-    }

@@ -57,8 +57,18 @@ def run(arguments: list[str]) -> ExitCode:
         if options.action == "add":
             if options.name in {key.name for key in config.keys}:
                 raise UsageError(f"the settings already have a key {options.name}, which takes precedence")
-            return _add_key(storage, _shared_key(options))
-        return _list_keys(storage) if options.action == "list" else _remove_key(storage, options.name)
+            made = asyncio.run(add_new_key(storage, _shared_key(options)))
+            ui.print_note(f"the key of {options.name}; it is stored nowhere in clear and is not shown again:")
+            ui.print_line(made)
+        elif options.action == "list":
+            rows = [(key.name, _describe_key(key)) for key in asyncio.run(listed_keys(storage))]
+            ui.print_lines(format_table(rows, ui.terminal_width()) if rows else ())
+            if not rows:
+                ui.print_note("there are no keys: welldone keys add NAME creates one")
+        elif asyncio.run(remove_key(storage, options.name)):
+            ui.print_note(f"the key of {options.name} is removed; servers reject it within {CACHE_TTL_S:g} s")
+        else:
+            raise UsageError(f"there is no key {ui.printable_name(options.name)}; welldone keys list shows the keys")
     except (KeyFileError, KeyExistsError) as error:
         raise UsageError(str(error)) from None
     except StoreError as error:
@@ -66,6 +76,7 @@ def run(arguments: list[str]) -> ExitCode:
         message = Redactor(config.secrets).line_of(str(error), _MAX_ERROR_CHARS)
         ui.print_note(f"the store of the keys cannot be used: {message}")
         return ExitCode.UNREACHABLE
+    return ExitCode.OK
 
 
 def _shared_storage(url: str) -> SharedKeyStorage:
@@ -112,33 +123,11 @@ def _shared_key(options: Namespace) -> SharedKey:
         ) from None
 
 
-def _add_key(storage: KeyStorage, key: SharedKey) -> ExitCode:
-    made = asyncio.run(add_new_key(storage, key))
-    ui.print_note(f"the key of {key.name}; it is stored nowhere in clear and is not shown again:")
-    ui.print_line(made)
-    return ExitCode.OK
-
-
-def _list_keys(storage: KeyStorage) -> ExitCode:
-    keys = asyncio.run(listed_keys(storage))
-    if not keys:
-        ui.print_note("there are no keys: welldone keys add NAME creates one")
-    ui.print_lines(format_table([(key.name, _describe_key(key)) for key in keys], ui.terminal_width()) if keys else ())
-    return ExitCode.OK
-
-
 def _describe_key(key: SharedKey) -> str:
     rates = ((key.requests_per_minute, "requests"), (key.tokens_per_minute, "tokens"))
     parts = [ui.printable_name(", ".join(key.models)) if key.models else "all models"]
     parts += [f"{rate or 'unlimited'} {unit} per minute" for rate, unit in rates if rate is not None]
     return "; ".join([*parts, *(["admin"] if key.admin else []), *(["metrics"] if key.metrics else [])])
-
-
-def _remove_key(storage: KeyStorage, name: str) -> ExitCode:
-    if not asyncio.run(remove_key(storage, name)):
-        raise UsageError(f"there is no key {ui.printable_name(name)}; welldone keys list shows the keys")
-    ui.print_note(f"the key of {name} is removed; servers reject it within {CACHE_TTL_S:g} s")
-    return ExitCode.OK
 
 
 def _parser() -> CommandParser:

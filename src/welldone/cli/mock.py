@@ -28,8 +28,7 @@ from welldone.check.applicability import UNCOVERED
 from welldone.cli import captures, ui
 from welldone.cli.option_types import integer_between, number_up_to
 from welldone.cli.options import CommandParser
-from welldone.cli.signals import cancel_on_sigterm
-from welldone.cli.ui import ExitCode, UsageError
+from welldone.cli.ui import ExitCode, UsageError, cancel_on_sigterm
 from welldone.config.settings import unknown_name, unknown_rule
 from welldone.mock import faults
 from welldone.mock.reference.choices import repeat_to_length

@@ -12,7 +12,7 @@ examples:
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -98,7 +98,12 @@ def run(arguments: list[str]) -> ExitCode:
     error = None
     try:
         running = query_models(url, next(filter(None, keys), None), options.ca_file)
-        _merge_running(rows, running)
+        by_name = {row.name: row for row in rows}
+        for model in running:
+            if row := by_name.get(model.name):
+                row.state = model.state
+            else:
+                rows.append(model)  # only the server has it
     except RunningServerError as failure:
         error = failure
         # Without a running server the models of upstreams are unknown.
@@ -181,16 +186,6 @@ def _builtin_row() -> ModelRow:
         parameters=DEFAULT_MODEL.parameters,
         context_length=DEFAULT_MODEL.context_length,
     )
-
-
-def _merge_running(rows: list[ModelRow], running: Iterable[ModelRow]) -> None:
-    """Set the state of each model that the server lists; append models that only the server has."""
-    by_name = {row.name: row for row in rows}
-    for model in running:
-        if row := by_name.get(model.name):
-            row.state = model.state
-        else:
-            rows.append(model)
 
 
 def _print_table(rows: list[ModelRow], folder: Path) -> None:

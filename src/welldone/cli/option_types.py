@@ -5,9 +5,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +15,7 @@ from welldone.cli.options import CommandParser
 from welldone.cli.ui import UsageError
 from welldone.http.address import normalize_base_url
 from welldone.http.redaction import API_KEY_VARIABLE
+from welldone.reporting import write_report
 
 _MAX_USERS = 10_000  # a machine has a few times as many ephemeral ports
 _MAX_DURATION_S = 24 * 3600.0
@@ -43,17 +43,22 @@ def enum_choice(enum: type[EnumT]) -> Callable[[str], EnumT]:
     return read
 
 
-def parse_duration(text: str, *, allows_zero: bool = False) -> float:
-    """Parse a duration, in seconds."""
-    parts = [_DURATION_PART.fullmatch(part) for part in _DURATION_SEPARATOR.split(text.strip().lower())]
-    seconds = sum(math.inf if part is None else float(part[1]) * _DURATION_UNITS[part[2] or "s"] for part in parts)
-    if not 0 <= seconds <= _MAX_DURATION_S or (seconds == 0 and not allows_zero):
-        range_text = "up to 24h, such as 0s" if allows_zero else "above 0 and up to 24h, such as 500ms"
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time {range_text}, 30s or 2m")
-    return seconds
+def duration_from(least_s: float) -> Callable[[str], float]:
+    """Return a parser for durations, in seconds."""
+
+    def read(text: str) -> float:
+        parts = [_DURATION_PART.fullmatch(part) for part in _DURATION_SEPARATOR.split(text.strip().lower())]
+        seconds = sum(math.inf if part is None else float(part[1]) * _DURATION_UNITS[part[2] or "s"] for part in parts)
+        if not least_s <= seconds <= _MAX_DURATION_S:
+            message = f"{text!r} is not a time from {least_s:g}s to 24h, such as 500ms, 30s or 2m"
+            raise argparse.ArgumentTypeError(message)
+        return seconds
+
+    return read
 
 
-parse_duration_or_zero: Callable[[str], float] = partial(parse_duration, allows_zero=True)
+parse_duration: Callable[[str], float] = duration_from(0.001)
+parse_duration_or_zero: Callable[[str], float] = duration_from(0.0)
 
 
 def integer_between(least: int, most: int) -> Callable[[str], int]:
@@ -197,6 +202,21 @@ def check_report_path(path: Path, extensions: Iterable[str]) -> None:
         raise UsageError(f"cannot write {name}: no such folder: {ui.printable_name(path.parent)}")
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UsageError(f"cannot write {name}: {'is a folder' if path.is_dir() else 'permission denied'}")
+
+
+def write_reports(report: object, outputs: Iterable[tuple[Path, Mapping[str, Callable[[Any], str]]]]) -> list[Path]:
+    """Write all files that can be written, each with its formats, then raise `UsageError` for the others."""
+    written, failed = [], []
+    for path, formats in outputs:
+        try:
+            with ui.file_errors("write", path):
+                write_report(report, path, formats)
+            written.append(path)
+        except UsageError as error:
+            failed.append(str(error))
+    if failed:
+        raise UsageError("; ".join(failed))
+    return written
 
 
 def make_writable_folder(path: Path) -> None:

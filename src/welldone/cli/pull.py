@@ -16,13 +16,12 @@ examples:
   welldone pull https://HOST/PATH/FILE.gguf --sha256 HEX
 """
 
-import importlib
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import cast
 
 from welldone.cli import ui
 from welldone.cli.options import CommandParser
@@ -52,13 +51,32 @@ def download_progress(*, is_terminal: bool | None = None) -> AbstractContextMana
     """Return a progress bar for terminals, or a progress that prints lines."""
     if is_terminal is None:
         is_terminal = ui.is_interactive()
-    if not is_terminal:
-        return progress_lines()
-    try:
-        module = importlib.import_module("welldone.cli.progress_bar")  # rich is an extra, and slow to import
-    except ModuleNotFoundError:
-        return progress_lines()
-    return cast("AbstractContextManager[Progress]", module.progress_bar())
+    return progress_bar() if is_terminal and find_spec("rich") is not None else progress_lines()
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """Show one line per file on stderr, with bytes, rate and remaining time."""
+    from rich import progress as rich_progress  # an extra, and slow to import
+    from rich.console import Console
+
+    columns = (
+        rich_progress.TextColumn("{task.description}", markup=False),  # file names from outside are not markup
+        rich_progress.BarColumn(),
+        rich_progress.DownloadColumn(),
+        rich_progress.TransferSpeedColumn(),
+        rich_progress.TimeRemainingColumn(compact=True),
+    )
+    with rich_progress.Progress(*columns, console=Console(stderr=True)) as progress:
+        tasks: dict[str, rich_progress.TaskID] = {}
+
+        def report(name: str, done: int, total: int | None) -> None:
+            if name not in tasks:  # bytes of an earlier attempt do not count towards the rate
+                tasks[name] = progress.add_task(name, completed=done, total=total)
+            else:
+                progress.update(tasks[name], completed=done, total=total)
+
+        yield report
 
 
 @contextmanager
@@ -111,7 +129,8 @@ def run(arguments: list[str]) -> ExitCode:
         ui.print_note(f"{path.name} was downloaded, but it {error}")
         return ExitCode.FAILED
     ui.print_note(f"{path.name}: {_describe_model(metadata)}")
-    ui.print_note(f"serve it: welldone serve{_model_flag(path, metadata)}")
+    flag = f" -m MODEL --mmproj {path}" if metadata.is_projector else f" -m {model_name_of(path)}"
+    ui.print_note(f"serve it: welldone serve{'' if path.name == builtin_model.DEFAULT_MODEL.file_name else flag}")
     ui.print_line(str(path))
     return ExitCode.OK
 
@@ -165,9 +184,3 @@ def _describe_model(metadata: GgufMetadata) -> str:
     if metadata.context_length:
         parts.append(f"context {metadata.context_length:,}")
     return ", ".join(ui.printable_name(word) for word in parts if word)
-
-
-def _model_flag(path: Path, metadata: GgufMetadata) -> str:
-    if path.name == builtin_model.DEFAULT_MODEL.file_name:
-        return ""
-    return f" -m MODEL --mmproj {path}" if metadata.is_projector else f" -m {model_name_of(path)}"

@@ -37,18 +37,15 @@ def run(arguments: list[str]) -> ExitCode:
         ui.print_note(str(error))
         return ExitCode.UNREACHABLE
     if reply.status == 200:
-        _print_result(msgspec.json.decode(reply.body, type=ReloadResult))
+        result = msgspec.json.decode(reply.body, type=ReloadResult)
+        for text in result.warnings:
+            ui.print_note(f"warning: {text}")
+        file = "" if result.file is None else f" ({result.file})"
+        ui.print_line(f"the configuration is {'reloaded' if result.outcome == 'applied' else 'unchanged'}{file}")
+        ui.print_lines(f"  {line}" for line in result.changes)
         return ExitCode.OK
     ui.print_note(_problem(url, reply))
     return ExitCode.FAILED if reply.status == 409 else ExitCode.UNREACHABLE
-
-
-def _print_result(result: ReloadResult) -> None:
-    for text in result.warnings:
-        ui.print_note(f"warning: {text}")
-    file = "" if result.file is None else f" ({result.file})"
-    ui.print_line(f"the configuration is {'reloaded' if result.outcome == 'applied' else 'unchanged'}{file}")
-    ui.print_lines(f"  {line}" for line in result.changes)
 
 
 def _problem(url: str, reply: RecordedResponse) -> str:

@@ -56,19 +56,13 @@ async def ask_server(
         reply = await record_response(address, method, path, timeout_s=timeout_s, limit_bytes=_MAX_REPLY_BYTES)
     except HttpClientError as error:
         if error.is_untrusted:
-            raise RunningServerError(untrusted_message(url, error)) from None
+            advice = "if it is yours, name its file with --ca-file"
+            problem = f"the certificate of the server at {url} is not trusted: {error.detail}; {advice}"
+            raise RunningServerError(problem) from None
         raise NoServerError(f"no server answers at {url}: {error}") from None
     if reply.status is None or (needs_all and not reply.is_complete):
         raise NoServerError(f"no server answers at {url}: {reply.error or 'the reply is incomplete'}")
     return reply
-
-
-def untrusted_message(url: str, error: HttpClientError) -> str:
-    """Return what to do about a certificate that is not trusted."""
-    return (
-        f"the certificate of the server at {url} is not trusted: {error.detail}; "
-        "if it is yours, name its file with --ca-file"
-    )
 
 
 def error_field(body: bytes, name: str) -> str:

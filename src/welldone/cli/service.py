@@ -15,11 +15,10 @@ import uvloop
 
 from welldone.cli import banner, supervisor, ui
 from welldone.cli.banner import redacted_url
-from welldone.cli.config_reader import ConfigReader, log_reload
+from welldone.cli.config_reader import ConfigReader, check_startup, find_api_keys, log_reload, startup_problems
 from welldone.cli.engine_actions import engine_lines
 from welldone.cli.pull import PULL_EXIT_CODES, fetch_configured_model
 from welldone.cli.service_manager import ServiceManager
-from welldone.cli.startup_checks import check_startup, find_api_keys, startup_problems
 from welldone.cli.supervisor import HangupPolicy
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.cli.worker_channel import WorkerEnd

@@ -1,4 +1,4 @@
-"""Terminal output and exit codes. All output of the commands is printed here.
+"""Terminal output, exit codes and SIGTERM. All output of the commands is printed here.
 
 Colours are used on terminals only, and never carry information of their own.
 """
@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from pathlib import Path
 
@@ -217,3 +217,14 @@ def colorize(text: str, kind: str) -> str:
     if not has_screen() or os.environ.get("NO_COLOR"):
         return text
     return f"\x1b[{_COLORS[kind]}m{text}\x1b[0m"
+
+
+def cancel_on_sigterm() -> None:
+    """Let SIGTERM cancel the current task with the message `SIGTERM`. Ctrl-C cancels it without a message."""
+    import asyncio  # slow to import; --help does without
+    import signal
+
+    task = asyncio.current_task()
+    assert task is not None
+    with suppress(NotImplementedError):  # on Windows
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel, signal.SIGTERM.name)
