@@ -12,9 +12,9 @@ from faults.dialects import PATHS, ending, reply, request, text
 from tests.support.faults import metric
 from tests.support.server import Running
 from tests.support.upstream import Upstream, gateway, upstream
-from welldone.mock.faults import FAULT_REPLIES
 from welldone.mock.script import MockReply
 from welldone.mock.server import MockHttpRequest
+from welldone.mock.variants import FAULT_REPLIES
 
 FAILURES = ("close-first", "reset-first", "cut-head")
 BOTH = "both-"

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from welldone.mock.faults import FAULT_REPLIES, byte_by_byte
 from welldone.mock.script import HELLO_REPLY, MockReply
+from welldone.mock.variants import FAULT_REPLIES, byte_by_byte
 
 FIRST_READ_S = 0.05  # between the first two events, so that the client has received the first
 SLOW_S = 0.0005  # after each byte, in the short form

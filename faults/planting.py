@@ -12,9 +12,9 @@ from tests.support.raw import CHAT, COMPLETIONS, Json, RawConnection, Reply
 from tests.support.server import Running
 from tests.support.upstream import DONE, ROLE, TEXT, Upstream, gateway, reply_by_model, upstream
 from welldone.mock import script
-from welldone.mock.faults import redirect
 from welldone.mock.script import MockChunk, MockScript, json_reply
 from welldone.mock.server import MockHttpRequest
+from welldone.mock.variants import redirect
 
 CLIENT = "wd-canary-of-the-client-55aa66bb"
 NAMED = "wd-canary-of-a-named-key-77cc88dd"

@@ -20,9 +20,9 @@ from tests.support.faults import send_raw, small_server
 from tests.support.raw import Json
 from tests.support.server import KEY, Running
 from tests.support.upstream import gateway, upstream
-from welldone.mock.faults import redirect
 from welldone.mock.script import HELLO_REPLY, MockReply
 from welldone.mock.server import MockHttpRequest
+from welldone.mock.variants import redirect
 
 SECRET = b"canary-in-a-file-8d1c6f"
 FOREIGN = (b"root:x:0:", SECRET)

@@ -19,9 +19,9 @@ from faults.matrix import ENDLESS, EXPECTED, fault
 from tests.support.faults import memory_of
 from tests.support.server import Running
 from tests.support.upstream import Upstream, gateway, upstream
-from welldone.mock.faults import redirect
 from welldone.mock.script import MockReply
 from welldone.mock.server import MockHttpRequest
+from welldone.mock.variants import redirect
 
 TEXT = "Hello"
 BOMB = "gzip-bomb"

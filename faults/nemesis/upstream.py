@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from faults.nemesis.upstream_actions import Json, UpstreamAction, read_upstream_action
-from welldone.mock.faults import FAULT_REPLIES, error_reply
 from welldone.mock.script import MockChunk, MockReply, MockScript, ReplyEnd, cut_at, json_reply
 from welldone.mock.server import MockHttpRequest, MockServer
+from welldone.mock.variants import FAULT_REPLIES, error_reply
 
 GARBAGE = ("garbage", "html", "not-http", "gzip", "empty", "redirect-307")
 """Replies of a broken server, without any text."""

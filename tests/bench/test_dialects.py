@@ -17,10 +17,10 @@ from welldone.bench.report import BenchReport, StepResult
 from welldone.bench.reports import BENCH_REPORT_FORMATS, data, text
 from welldone.bench.run import BenchProgress, run_bench
 from welldone.bench.settings import BenchmarkKind, BenchSettings, LengthSpec
-from welldone.mock.faults import error_reply
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockReply
 from welldone.mock.server import MockHttpRequest
+from welldone.mock.variants import error_reply
 
 pytestmark = pytest.mark.tier3
 

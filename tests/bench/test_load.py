@@ -13,10 +13,10 @@ from welldone.bench.load import LoadGenerator
 from welldone.bench.prompts import PromptRequest
 from welldone.bench.report import RequestOutcome
 from welldone.http.address import parse_url
-from welldone.mock.faults import FAULT_REPLIES, error_reply
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockReply
 from welldone.mock.server import MockHttpRequest
+from welldone.mock.variants import FAULT_REPLIES, error_reply
 
 Work = Callable[[LoadGenerator], Awaitable[None]]
 

@@ -19,10 +19,10 @@ from welldone.bench.report import BenchReport, StepResult
 from welldone.bench.run import BenchProgress, run_bench
 from welldone.bench.settings import ArrivalProcess, BenchmarkKind, BenchSettings, LengthSpec
 from welldone.bench.stats import parse_assertion, parse_goodput_bound
-from welldone.mock.faults import FAULT_REPLIES, error_reply
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockReply, MockScript, json_reply
 from welldone.mock.server import MockHttpRequest, MockServer
+from welldone.mock.variants import FAULT_REPLIES, error_reply
 
 Choose = Callable[[MockHttpRequest], MockReply]
 SHORT = LengthSpec(num_tokens=5, min_tokens=5, max_tokens=5)

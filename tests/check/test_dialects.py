@@ -17,10 +17,10 @@ from welldone.check.reports import text
 from welldone.check.repro import repro_command, repro_curl
 from welldone.check.run import NothingToCheckError, check, select_rules
 from welldone.check.settings import CheckSettings
-from welldone.mock.faults import error_reply
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
+from welldone.mock.variants import error_reply
 
 KEY = "a-key-of-some-length"
 URL = "http://127.0.0.1:8000/v1"

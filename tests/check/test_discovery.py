@@ -14,10 +14,10 @@ from tests.table import table
 from welldone.check.discovery import CheckUnreachableError, discover
 from welldone.check.probe_client import ProbeClient, ServerFacts
 from welldone.check.settings import CheckSettings
-from welldone.mock.faults import FAULT_REPLIES, error_reply, redirect
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockChunk, MockReply, MockScript, json_reply
 from welldone.mock.server import MockHttpRequest, MockServer
+from welldone.mock.variants import FAULT_REPLIES, error_reply, redirect
 
 Handler = Callable[[MockHttpRequest], MockReply]
 PAGE = MockReply(

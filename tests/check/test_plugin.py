@@ -239,8 +239,8 @@ def test_fault(welldone_mock):
     assert b"[DONE]" not in post(welldone_mock(fault="no-done"))
 
 @pytest.mark.parametrize(("parameters", "message"), [
-    ({"rule": "end-done"}, "there is no rule 'end-done'; did you mean 'end-done-"),
-    ({"fault": "cuts"}, "there is no fault 'cuts'; did you mean 'cut'"),
+    ({"rule": "end-done"}, "there is no rule 'end-done' .did you mean 'end-done-"),
+    ({"fault": "cuts"}, "there is no fault 'cuts' .did you mean 'cut'"),
     ({"rule": "ns-leading-space-ok"}, "no answer of a server can break"),
     ({"rule": "end-done-sent", "text": "a"}, "give one of rule, fault and text"),
     ({"rule": "end-done-sent", "fault": "cut"}, "give one of rule, fault and text"),

@@ -27,11 +27,11 @@ from tests.table import table
 from welldone.check.probe_client import ServerFacts
 from welldone.check.reply import SPECIAL_TOKENS
 from welldone.check.session import Session
-from welldone.mock.faults import FAULT_REPLIES
 from welldone.mock.reference.choices import MockChoice, truncate_at_stop
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
+from welldone.mock.variants import FAULT_REPLIES
 from welldone.protocol.dialects.base import DialectWriter, TranslatedDialect
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event, Usage

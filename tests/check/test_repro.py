@@ -22,10 +22,10 @@ from welldone.check.report import Finding
 from welldone.check.repro import repro_command, repro_curl
 from welldone.check.run import check
 from welldone.check.settings import CheckSettings, Timeouts
-from welldone.mock.faults import error_reply
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockReply
 from welldone.mock.server import MockHttpRequest
+from welldone.mock.variants import error_reply
 
 URL = "http://127.0.0.1:8000/v1"
 KEY = "a-key-of-some-length"

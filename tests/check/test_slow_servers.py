@@ -23,9 +23,9 @@ from welldone.check.session import Probe, Session
 from welldone.check.settings import DIALECTS, CheckSettings, Timeouts
 from welldone.http.address import Address
 from welldone.http.recording_client import RecordedResponse
-from welldone.mock.faults import FAULT_REPLIES, error_reply
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.server import MockHttpRequest
+from welldone.mock.variants import FAULT_REPLIES, error_reply
 from welldone.rules.judge import judge
 from welldone.rules.trace import complete_frames
 

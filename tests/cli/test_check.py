@@ -13,10 +13,10 @@ from tests.cli.live import Live
 from tests.cli.run import LIMIT_S, Run, run_python
 from tests.cli.test_mock import Mock, mocking
 from welldone.check.reports import RENDERERS
-from welldone.mock.faults import FAULT_REPLIES
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockReply
 from welldone.mock.server import MockHttpRequest
+from welldone.mock.variants import FAULT_REPLIES
 
 FEW = ("--only", "text,usage,mistakes-json")
 

@@ -16,10 +16,10 @@ from tests.cli.run import COMMAND, ENVIRONMENT, LIMIT_S
 from tests.http.aio import run
 from welldone.check.run import CheckProgress
 from welldone.cli.check import check_progress
-from welldone.mock.faults import FAULT_REPLIES
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockReply
 from welldone.mock.server import MockHttpRequest
+from welldone.mock.variants import FAULT_REPLIES
 
 HALF = CheckProgress(3, 7, ("text", "usage"))
 CLEAR = b"\r\x1b[K"

@@ -14,7 +14,7 @@ import pytest
 from tests.cli.captures import USED
 from tests.cli.live import Live
 from tests.cli.run import LIMIT_S, Run
-from welldone.mock.faults import ALL_FAULTS
+from welldone.mock.variants import ALL_FAULTS
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 

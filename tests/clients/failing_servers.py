@@ -1,8 +1,8 @@
 """Servers that fail in a known way, as test cases: those of `welldone mock --list`, and some others."""
 
 from tests.clients.cases import Case, Choice
-from welldone.mock.faults import ALL_FAULTS, MockFault
 from welldone.mock.script import HELLO_REPLY, MockChunk, MockReply
+from welldone.mock.variants import ALL_FAULTS, MockFault
 
 SERVER = "`welldone mock --fault`"
 HELLO_CHOICE = Choice("Hello", [], "stop")

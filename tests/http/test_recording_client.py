@@ -21,9 +21,9 @@ from welldone.http.address import Address, TlsOptions, parse_url
 from welldone.http.connect import HttpClientError
 from welldone.http.recording_client import RecordedResponse, record_response
 from welldone.http.response_parser import CONNECTION_LOST, NOT_HTTP
-from welldone.mock.faults import FAULT_REPLIES
 from welldone.mock.script import CHUNK_TEMPLATE, HELLO_REPLY, MockChunk, MockReply, MockScript
 from welldone.mock.server import start_mock_server as serve
+from welldone.mock.variants import FAULT_REPLIES
 
 SECRET = "hunter2-hunter2"
 CHAT = "/v1/chat/completions"

@@ -10,7 +10,7 @@ from tests.http.aio import run, serving
 from tests.table import table
 from welldone.http.address import parse_url
 from welldone.http.connect import HttpClientError
-from welldone.http.recording_socket import RefusedSocketError, SocketRecording, open_socket
+from welldone.http.recording_client import RefusedSocketError, SocketRecording, open_socket
 from welldone.protocol.websocket_frames import FrameDecoder, Opcode, SocketMessage, accept_key, encode_frame
 
 LIMIT_BYTES = 1000

@@ -7,9 +7,9 @@ import pytest
 from tests.engines.supervisors import run
 from tests.mock.raw_client import connect
 from tests.table import table
-from welldone.mock.faults import ALL_FAULTS, FAULT_REPLIES
 from welldone.mock.script import HELLO_REPLY, MockScript, with_raw_http
 from welldone.mock.server import start_mock_server
+from welldone.mock.variants import ALL_FAULTS, FAULT_REPLIES
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace, read_capture
 

@@ -11,8 +11,8 @@ import pytest
 from tests.http.aio import run
 from tests.server.running_gateway import gateway
 from welldone.gateway.errors import ApiError
-from welldone.mock.faults import error_reply
 from welldone.mock.script import HELLO_REPLY
+from welldone.mock.variants import error_reply
 from welldone.protocol.pipeline import StreamPipeline
 from welldone.server.generation.answer import Answer
 from welldone.server.generation.pipelines import GenerationRequest

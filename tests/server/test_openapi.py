@@ -28,8 +28,8 @@ from welldone.protocol.json_budget import run_to_completion
 from welldone.schemas.anthropic import AnthropicRequest
 from welldone.schemas.chat import ChatRequest, CompletionRequest
 from welldone.schemas.fields import describe_fields
-from welldone.schemas.keys import AddKeyRequest
 from welldone.schemas.responses import CompactRequest, ResponseRequest
+from welldone.schemas.utilities import AddKeyRequest
 from welldone.server.api.embeddings import read_detokenize, read_embeddings, read_rerank, read_tokenize
 from welldone.server.api.openapi import (
     API_PREFIX,

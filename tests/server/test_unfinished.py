@@ -14,8 +14,8 @@ from tests.server.running_server import CHAT, HELLO, ROLE, RecordedReply
 from tests.table import table
 from welldone.gateway import error_mapping
 from welldone.gateway.upstream import FAILURE_THRESHOLD
-from welldone.mock.faults import FAULT_REPLIES
 from welldone.mock.script import CHUNK_TEMPLATE, MockChunk, MockReply, MockScript, json_reply
+from welldone.mock.variants import FAULT_REPLIES
 
 STREAM = {**CHAT, "stream": True}
 BOTH = pytest.mark.parametrize("request_body", [STREAM, CHAT], ids=["stream", "whole"])

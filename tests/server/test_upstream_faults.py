@@ -15,9 +15,9 @@ from tests.server.running_gateway import gateway
 from tests.server.running_server import CHAT, RecordedReply
 from tests.table import table
 from welldone.gateway import error_mapping
-from welldone.mock.faults import ALL_FAULTS, FAULT_REPLIES
 from welldone.mock.script import HELLO_REPLY, MockChunk, MockReply, MockScript, ReplyEnd, reply_from_trace
 from welldone.mock.server import MockServer
+from welldone.mock.variants import ALL_FAULTS, FAULT_REPLIES
 from welldone.protocol import pipeline, sse
 from welldone.protocol.catalog import Severity
 from welldone.protocol.envelope import Endpoint

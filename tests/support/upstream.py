@@ -15,9 +15,9 @@ import msgspec
 from tests.support.faults import start_chat
 from tests.support.raw import LIMIT_S, Json, parse_valid
 from tests.support.server import KEY, Running, reserved_port, serving
-from welldone.mock.faults import FAULT_REPLIES
 from welldone.mock.script import CHUNK_TEMPLATE, HELLO_REPLY, MockChunk, MockReply, MockScript
 from welldone.mock.server import MockHttpRequest, MockServer
+from welldone.mock.variants import FAULT_REPLIES
 
 Value = TypeVar("Value")
 

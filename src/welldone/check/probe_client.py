@@ -14,8 +14,7 @@ from welldone.check.settings import CHAT, CheckSettings
 from welldone.http import recording_client
 from welldone.http.address import Address, parse_url
 from welldone.http.connect import HttpClientError
-from welldone.http.recording_client import RecordedResponse
-from welldone.http.recording_socket import RecordingSocket, open_socket
+from welldone.http.recording_client import RecordedResponse, RecordingSocket, open_socket
 
 MAX_REPLY_BYTES = 2 * 2**20
 """Limit of a reply. The longest answer that a probe requests has some hundred chunks of less than 1 KB."""

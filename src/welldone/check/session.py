@@ -19,8 +19,7 @@ from welldone.check.reply import OVERLOAD_STATUSES, ExpectedReply, ProbeReply, P
 from welldone.check.report import CLIENT_LIBRARIES, affected_clients, group_by
 from welldone.check.settings import CheckDialect, Timeouts
 from welldone.http.connect import HttpClientError
-from welldone.http.recording_client import RecordedResponse
-from welldone.http.recording_socket import RecordingSocket, RefusedSocketError, SocketRecording
+from welldone.http.recording_client import RecordedResponse, RecordingSocket, RefusedSocketError, SocketRecording
 from welldone.protocol import sse
 from welldone.protocol.catalog import ANY, RULES
 from welldone.rules.judge import LintFinding, RootCauses, judge, make_finding

@@ -30,12 +30,11 @@ from welldone.cli.option_types import integer_between, number_up_to
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError, cancel_on_sigterm
 from welldone.config.settings import unknown_name, unknown_rule
-from welldone.mock import faults
 from welldone.mock.reference.choices import repeat_to_length
 from welldone.mock.reference.server import DEFAULT_TEXT
 from welldone.mock.script import MockScript, reply_from_trace
 from welldone.mock.server import MockServer
-from welldone.mock.variants import MODEL_NAME, MODELS, AnyModelServer, fault_server
+from welldone.mock.variants import ALL_FAULTS, MODEL_NAME, MODELS, AnyModelServer, fault_server
 from welldone.mock.violations import round_robin, violating_handler
 from welldone.protocol.catalog import RULES
 from welldone.reporting import format_table
@@ -50,7 +49,7 @@ def run(arguments: list[str]) -> ExitCode:
     """Answer until Ctrl-C or SIGTERM."""
     options = _parser().parse(arguments)
     if options.list:
-        rows = [(fault.name, fault.description) for fault in faults.ALL_FAULTS]
+        rows = [(fault.name, fault.description) for fault in ALL_FAULTS]
         ui.print_lines(format_table(rows, ui.terminal_width()))
         return ExitCode.OK
     server, behavior = _make_server(options)
@@ -99,9 +98,9 @@ def _make_server(options: argparse.Namespace) -> tuple[MockServer, str]:
         return MockServer(script), f"replays {', '.join(map(ui.printable_name, options.trace))}"
     behavior = "correct answers"
     if options.fault is not None:
-        fault = next((fault for fault in faults.ALL_FAULTS if fault.name == options.fault), None)
+        fault = next((fault for fault in ALL_FAULTS if fault.name == options.fault), None)
         if fault is None:
-            names = [fault.name for fault in faults.ALL_FAULTS]
+            names = [fault.name for fault in ALL_FAULTS]
             raise UsageError(unknown_name("fault", options.fault, names, "welldone mock --list shows them"))
         behavior = f"a fault: {fault.description}"
         return fault_server(fault, options.speed), behavior

@@ -19,8 +19,8 @@ from welldone.http.connect import HttpClientError
 from welldone.http.response_parser import HEAD_TOO_LONG, NOT_HTTP
 from welldone.protocol.events import Failure, Json
 from welldone.protocol.fields import incomplete_stream_failure
-from welldone.protocol.json_budget import decode
-from welldone.protocol.lenient_json import as_list
+from welldone.protocol.lenient_json import as_list, parse_strict
+from welldone.protocol.repair_log import shorten
 
 _MESSAGE_LIMIT = 400  # characters of a forwarded message; servers send fewer
 _READ_LIMIT = 4_096  # characters that are examined; a validation error repeats the whole request
@@ -242,10 +242,7 @@ def _with_cause(message: str, cause: str) -> str:
 def _parse_error(body: bytes) -> Json:
     """The error object of a body: OpenAI's `error`, the object without it (SGLang), a string (TGI, Ollama), FastAPI's
     `detail`, or the array of Gemini's streams."""
-    try:
-        value = decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
+    value = parse_strict(body)
     if isinstance(value, list):
         value = next(iter(value), None)
     if not isinstance(value, dict):
@@ -324,8 +321,7 @@ def _redact(value: object, secrets: Collection[str]) -> object:
 def _sanitize(message: object) -> str:
     if not isinstance(message, str):
         return ""
-    text = " ".join(_PRIVATE.sub("…", _TAG.sub(" ", message[:_READ_LIMIT])).split())
-    return text if len(text) <= _MESSAGE_LIMIT else text[: _MESSAGE_LIMIT - 1] + "…"
+    return shorten(" ".join(_PRIVATE.sub("…", _TAG.sub(" ", message[:_READ_LIMIT])).split()), _MESSAGE_LIMIT)
 
 
 # Failures of attempts.

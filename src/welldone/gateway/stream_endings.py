@@ -1,9 +1,6 @@
 """The end of a stream whose server has died, written by another process that has sent its events to the client."""
 
 import re
-from typing import Any
-
-import msgspec
 
 from welldone.gateway.errors import ApiError
 from welldone.protocol.dialects.anthropic.emitter import encode_error_event
@@ -11,6 +8,7 @@ from welldone.protocol.dialects.chat import error_and_done
 from welldone.protocol.dialects.gemini.writer import GeminiDialect
 from welldone.protocol.dialects.responses.emitter import encode_event
 from welldone.protocol.dialects.responses.objects import response_error_object
+from welldone.protocol.lenient_json import as_object, parse_strict
 
 _DATA_LINE = re.compile(rb"^data: (\{.*\})$", re.MULTILINE)
 
@@ -41,11 +39,8 @@ def error_ending(endpoint: str, first_event: bytes, sequence_number: int) -> byt
 def _response_failed_frame(first_event: bytes, sequence_number: int) -> bytes:
     """Return `response.failed` with the response object of the first event, or `error` if that is not known."""
     error = response_error_object(server_gone().to_failure())
-    try:
-        found = _DATA_LINE.search(first_event)
-        response = None if found is None else msgspec.json.decode(found[1], type=dict[str, Any]).get("response")
-    except msgspec.MsgspecError:
-        response = None
+    found = _DATA_LINE.search(first_event)
+    response = None if found is None else as_object(parse_strict(found[1])).get("response")
     if not isinstance(response, dict):
         return encode_event({"type": "error", "sequence_number": sequence_number, "param": None, **error})
     failed = {**response, "status": "failed", "error": error}

@@ -146,13 +146,14 @@ class _Request:
         line, *fields = head.split(b"\r\n")
         method, target, _ = line.split(b" ", 2)
         path, _, query = target.partition(b"?")
+        headers = (field.partition(b":") for field in fields)
         self._method = method.decode()
         self._scope = {
             "method": self._method,
             "path": unquote(path.decode("latin-1")),
             "raw_path": path,
             "query_string": query,
-            "headers": [_split_field(field) for field in fields],
+            "headers": [(name.strip().lower(), value.strip()) for name, _, value in headers],
         }
         self._protocol = protocol
         self._disconnected = asyncio.Event()
@@ -219,8 +220,3 @@ class _Request:
             headers.append((b"transfer-encoding", b"chunked"))
         lines = [f"HTTP/1.1 {status} {PHRASES.get(status, '')}".encode(), *(b"%b: %b" % header for header in headers)]
         return b"\r\n".join(lines) + b"\r\n\r\n"
-
-
-def _split_field(field: bytes) -> tuple[bytes, bytes]:
-    name, _, value = field.partition(b":")
-    return name.strip().lower(), value.strip()

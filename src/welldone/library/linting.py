@@ -8,7 +8,14 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from welldone.library.arguments import EndpointName, RequestBody, parse_endpoint, parse_request, parse_rules
+from welldone.library.arguments import (
+    EndpointName,
+    RequestBody,
+    parse_endpoint,
+    parse_request,
+    parse_rules,
+    require_bytes,
+)
 from welldone.protocol.catalog import RULES, Detection
 from welldone.protocol.events import WelldoneError
 from welldone.rules.judge import LintFinding, LintReport, judge
@@ -107,11 +114,7 @@ def _judge(
 
 
 def _require_data(data: object, function: str) -> bytes:
-    if isinstance(data, str):
-        return data.encode("utf-8", "surrogateescape")
-    if isinstance(data, bytes | bytearray | memoryview):
-        return bytes(data)
-    raise TypeError(f"{function} takes the bytes of a stream or reply, not {type(data).__name__}")
+    return data.encode("utf-8", "surrogateescape") if isinstance(data, str) else require_bytes(data, function)
 
 
 # Responses of HTTP clients.

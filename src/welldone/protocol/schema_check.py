@@ -30,6 +30,15 @@ def fits_schema(value: object, schema: object) -> bool:
         return False
 
 
+def resolve_reference(reference: object, root: object) -> object:
+    """Return the schema that a reference names (RFC 6901); one that allows nothing if there is none."""
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return False
+    for name in reference.removeprefix("#").split("/")[1:]:
+        root = as_object(root).get(name.replace("~1", "/").replace("~0", "~"), False)
+    return root
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -88,7 +97,7 @@ class _SchemaChecker:
         return "const" not in schema or _encode(schema["const"]) == _encode(value)
 
     def _fits_alternatives(self, value: object, schema: Json) -> bool:
-        if "$ref" in schema and not self.fits(value, self._resolve(schema["$ref"])):
+        if "$ref" in schema and not self.fits(value, resolve_reference(schema["$ref"], self._root)):
             return False
         if not all(self.fits(value, one) for one in as_list(schema.get("allOf"))):
             return False
@@ -109,15 +118,6 @@ class _SchemaChecker:
             schemas = first + [rest] * (len(value) - len(first))
             return all(self.fits(item, one) for item, one in zip(value, schemas, strict=False))
         return True
-
-    def _resolve(self, reference: object) -> object:
-        """Return the schema that a reference names; one that allows nothing if there is none."""
-        if not isinstance(reference, str) or not reference.startswith("#"):
-            return False
-        found = self._root
-        for name in reference.removeprefix("#").split("/")[1:]:
-            found = as_object(found).get(name.replace("~1", "/").replace("~0", "~"), False)
-        return found
 
 
 def _fits_bounds(value: object, schema: Json) -> bool:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import inspect
 
 from welldone.protocol.events import Json
+from welldone.protocol.repair_log import shorten
 
 SHOWN_VALUE_LENGTH = 64
 """Characters of a value in an error message: enough to recognise it, too few to fill a log."""
@@ -41,9 +42,10 @@ def convert(body: Json, schema: type[StructType], path: str = "") -> StructType 
             return msgspec.convert(body, schema)
         except msgspec.ValidationError as error:
             failure = _Failure(str(error), body, path)
-        if not (failure.reason.startswith("Expected `int") and _is_whole_float(failure.value)):
+        value = failure.value
+        if not (failure.reason.startswith("Expected `int") and isinstance(value, float) and value.is_integer()):
             return failure.to_field_error(schema)
-        body = _with_value(body, failure.steps, int(failure.value))
+        body = _with_value(body, failure.steps, int(value))
 
 
 def json_type_name(value: object) -> str:
@@ -55,8 +57,7 @@ def shorten_value(value: str | float) -> str:
     """Return the value as text of at most `SHOWN_VALUE_LENGTH` characters."""
     if isinstance(value, int) and abs(value) >= 10**SHOWN_VALUE_LENGTH:  # `str` of a huge integer is slow, or raises
         return "a number of many digits"
-    text = str(value)
-    return text if len(text) <= SHOWN_VALUE_LENGTH else text[: SHOWN_VALUE_LENGTH - 1] + "…"
+    return shorten(str(value), SHOWN_VALUE_LENGTH)
 
 
 def string_or_type_name(value: object) -> str:
@@ -205,10 +206,6 @@ def _alternatives(node: inspect.Type) -> Iterator[inspect.Type]:
             yield from _alternatives(member)
     else:
         yield node
-
-
-def _is_whole_float(value: object) -> bool:
-    return isinstance(value, float) and value.is_integer()
 
 
 def _with_value(container: Any, steps: list[str | int], value: int) -> Any:  # noqa: ANN401 - a dict or a list

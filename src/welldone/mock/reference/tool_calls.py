@@ -12,6 +12,7 @@ from welldone.mock.reference.choices import MockToolCall, tokenize
 from welldone.mock.reference.schemas import MockChatRequest, MockCustomTool, MockToolChoice
 from welldone.protocol.events import Json
 from welldone.protocol.lenient_json import as_object
+from welldone.protocol.schema_check import resolve_reference
 from welldone.schemas.messages import Function, ToolMessage
 
 _NODES_LIMIT = 10_000
@@ -61,9 +62,9 @@ class SchemaSampler:
         if schema is True or schema == {}:
             return self._text({})
         if not isinstance(schema, dict):
-            raise _invalid_schema("a schema must be an object")
+            raise _invalid_schema("a schema must be an object, and a reference of the form '#/$defs/name' to one")
         if "$ref" in schema:
-            return self._value(self._resolve_reference(schema["$ref"]), depth + 1)
+            return self._value(resolve_reference(schema["$ref"], self._root), depth + 1)
         if "const" in schema:
             return schema["const"]
         if isinstance(schema.get("enum"), list) and schema["enum"]:
@@ -128,15 +129,6 @@ class SchemaSampler:
             if is_within and (not is_integer or value == int(value)):
                 return int(value) if is_integer else value
         raise _invalid_schema("no number was found within its bounds")
-
-    def _resolve_reference(self, reference: object) -> object:
-        """Resolve a JSON pointer (RFC 6901) within the schema."""
-        target: object = self._root
-        if not isinstance(reference, str) or not reference.startswith("#"):
-            raise _invalid_schema("a reference must be of the form '#/$defs/name'")
-        for token in reference.removeprefix("#").split("/")[1:]:
-            target = target.get(token.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
-        return target
 
 
 def _bound(schema: Json, name: str, default: int) -> int:

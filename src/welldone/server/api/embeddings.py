@@ -23,8 +23,8 @@ from welldone.gateway.errors import ApiError
 from welldone.gateway.queue import RequestQueue
 from welldone.http.messages import HttpResponse
 from welldone.protocol.events import Json
-from welldone.schemas import vectors as schema
-from welldone.schemas.vectors import EmbeddingsRequest
+from welldone.schemas import utilities as schema
+from welldone.schemas.utilities import EmbeddingsRequest
 from welldone.server.api.dialect import count_upstream, vllm_tokenize_body
 from welldone.server.context import RequestContext, json_response
 from welldone.server.generation.retry import INPUT_TOKENS_PATH, JsonRequest, RetryLoop

@@ -9,7 +9,7 @@ from welldone.config.settings import SettingsError
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.http.messages import HttpResponse
 from welldone.protocol.events import Json
-from welldone.schemas.keys import AddKeyRequest
+from welldone.schemas.utilities import AddKeyRequest
 from welldone.server.access.key_storage import (
     KeyExistsError,
     KeyFileError,

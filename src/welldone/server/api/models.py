@@ -17,7 +17,7 @@ from welldone.gateway.error_mapping import engine_unavailable
 from welldone.gateway.errors import ApiError, ErrorFormat, invalid_request
 from welldone.http.messages import HttpResponse
 from welldone.protocol.events import Json
-from welldone.schemas.vectors import LoadRequest
+from welldone.schemas.utilities import LoadRequest
 from welldone.server.context import RequestContext, json_response
 from welldone.server.generation.targets import BackendResolver
 from welldone.server.parts import ServerParts

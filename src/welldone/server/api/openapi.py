@@ -16,7 +16,7 @@ import welldone
 from welldone.gateway.errors import ERROR_TYPES
 from welldone.protocol.dialects.anthropic.objects import STOP_REASONS
 from welldone.protocol.events import Json
-from welldone.schemas import anthropic, chat, gemini, keys, ollama, responses, vectors
+from welldone.schemas import anthropic, chat, gemini, ollama, responses, utilities
 from welldone.schemas.fields import EMPTY_VALUES, FieldHandling, describe_fields
 from welldone.server.generation.passthrough import PASSTHROUGH_ENDPOINTS
 
@@ -126,7 +126,7 @@ _RESPONSE_ITEMS: tuple[type[msgspec.Struct], ...] = (
 )
 _STRUCTS = {
     name: found
-    for module in (chat, responses, anthropic, gemini, ollama, vectors, keys)
+    for module in (chat, responses, anthropic, gemini, ollama, utilities)
     for name, found in vars(module).items()
 }
 _REQUESTS: tuple[type[msgspec.Struct], ...] = tuple(
