@@ -10,7 +10,8 @@ import msgspec
 from welldone.protocol import events as ev
 from welldone.protocol.collect import CONTENT_PARTS
 from welldone.protocol.events import Event, Json
-from welldone.protocol.lenient_json import CharacterJoiner, clean_unicode, scrub_json, scrub_object
+from welldone.protocol.fields import parse_count
+from welldone.protocol.lenient_json import CharacterJoiner, clean_string, clean_unicode, scrub_json, scrub_object
 from welldone.protocol.repair_log import RepairLog, format_json, is_empty
 from welldone.protocol.request_facts import ReasoningListener, RequestFacts
 from welldone.protocol.state import NO_INDEXES, with_index
@@ -278,7 +279,7 @@ class DeltaReader:
             record("tool-index-required" if number is None else "tool-index-int", entry)
             parsed = parse_index(number)
             number = NO_CALL_INDEX if parsed is None else parsed
-        id, name = _clean_string(entry.get("id")), _clean_string(function.get("name"))
+        id, name = clean_string(entry.get("id")), clean_string(function.get("name"))
         if not name and function.get("name"):
             self._repair_log.drop("tool-name-whole", function["name"])
         key = index, number if number >= 0 else id
@@ -305,7 +306,7 @@ class DeltaReader:
 
     def _read_function_call(self, call: Json, index: int, events: list[Event]) -> None:
         """Read the deprecated `function_call`: one call per choice, without an id."""
-        name = _clean_string(call.get("name"))
+        name = clean_string(call.get("name"))
         arguments = self._read_arguments(call.get("arguments"), index, 0)
         inner_fields = _unknown_members(call, _INNER_CALL_FIELDS[False])
         if name:
@@ -367,9 +368,8 @@ def _read_thinking(thinking: str | list[object], texts: list[tuple[_TextEventTyp
 
 def parse_index(value: object) -> int | None:
     """Parse an index that a server sent as a string or a float; None if it is neither."""
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
-        return int(value)
-    return int(value) if isinstance(value, float) and value.is_integer() and 0 <= value < 10**9 else None
+    number = parse_count(value)
+    return number if number is not None and number < 10**9 else None
 
 
 def _is_custom(entry: Json) -> bool:
@@ -390,12 +390,6 @@ def _is_unknown_field(key: str, value: object) -> bool:
     # JSON has no NaN or infinity: encoders write null.
     is_null = value is None or (isinstance(value, float) and not math.isfinite(value))
     return key.startswith("reasoning") and not isinstance(value, str) and not is_null
-
-
-def _clean_string(value: object) -> str:
-    if isinstance(value, str):
-        return clean_unicode(value)
-    return str(value) if type(value) is int else ""
 
 
 class UnknownDeltaFields:

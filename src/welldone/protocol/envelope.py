@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from welldone.protocol.events import Json
-from welldone.protocol.lenient_json import clean_unicode, is_nonempty_string
+from welldone.protocol.lenient_json import clean_string, clean_unicode, is_nonempty_string
 from welldone.protocol.repair_log import RepairLog
 
 _TEXT_FINISH_REASONS = frozenset({"stop", "length", "content_filter"})
@@ -82,7 +82,7 @@ def check_envelope(chunk: Json, envelope: Envelope, endpoint: Endpoint, repair_l
 
 
 def _normalise_id(value: object, endpoint: Endpoint) -> str:
-    text = clean_unicode(value) if isinstance(value, str) else str(value) if type(value) is int else ""
+    text = clean_string(value)
     if endpoint.is_chat or not text or text.startswith("cmpl-"):
         return text
     return "cmpl-" + text.removeprefix("chat").removeprefix("cmpl-")

@@ -81,6 +81,11 @@ def clean_unicode(text: str) -> str:
     return text
 
 
+def clean_string(value: object) -> str:
+    """Return a string, or an integer as a string, with complete characters; "" for any other value."""
+    return clean_unicode(value) if isinstance(value, str) else str(value) if type(value) is int else ""
+
+
 def scrub_object(value: Json, depth: int = 1) -> Json:
     """Like `scrub_json`, for an object whose members have the nesting depth `depth`."""
     return {
