@@ -90,7 +90,7 @@ def test_no_bytes_raise(data: bytes) -> None:
 @table(
     "use, kind, message",
     [
-        (lambda: untyped.lint(None), TypeError, "lint takes the bytes of a stream or reply, not NoneType"),
+        (lambda: untyped.lint(None), TypeError, "lint takes bytes, not NoneType"),
         (lambda: untyped.lint(b"", "chats"), ValueError, "unknown endpoint 'chats'"),
         (
             lambda: untyped.lint(b"", rules="fin-closed-enum"),

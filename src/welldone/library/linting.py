@@ -121,7 +121,7 @@ def _require_data(data: object, function: str) -> bytes:
 
 
 def _read_response(response: Any) -> Trace:  # noqa: ANN401 - read by its attributes
-    body = _read_body(response)
+    body = _read_body(response, _RESPONSE_BODIES)
     status = getattr(response, "status_code", None) or getattr(response, "status", None)
     headers = getattr(response, "headers", None)
     if body is None or not isinstance(status, int) or headers is None:
@@ -138,7 +138,7 @@ def _read_response(response: Any) -> Trace:  # noqa: ANN401 - read by its attrib
         path=path,
         status=status,
         headers=tuple((str(name), str(value)) for name, value in headers.items()),
-        request=parse_request(_request_body(request)),
+        request=parse_request(_read_body(request, _REQUEST_BODIES)),
     )
 
 
@@ -152,20 +152,15 @@ def _read_path(*sources: object) -> str | None:
     return None
 
 
-def _read_body(response: object) -> bytes | None:
-    # httpx, requests, Django: content; Flask and Werkzeug: data; aiohttp after `await response.read()`: _body.
-    for name in ("content", "data", "_body"):
-        value = getattr(response, name, None)
-        if isinstance(value, bytes):
-            return value
-    return None
+# httpx, requests, Django: content; Flask and Werkzeug: data; aiohttp after `await response.read()`: _body.
+_RESPONSE_BODIES = ("content", "data", "_body")
+_REQUEST_BODIES = ("content", "body", "data")  # httpx: content; requests: body; Werkzeug: data
 
 
-def _request_body(request: object) -> bytes | None:
-    # httpx: content; requests: body; Werkzeug: data.
-    for name in ("content", "body", "data"):
+def _read_body(message: object, names: tuple[str, ...]) -> bytes | None:
+    for name in names:
         try:
-            value = getattr(request, name, None)
+            value = getattr(message, name, None)
         except Exception:  # noqa: BLE001 - httpx raises its own exception for a body that is a stream
             continue
         if isinstance(value, str):
