@@ -23,7 +23,7 @@ class RepairMiddleware(AnswerMiddleware[WSGIApp]):
         """Run the application for one request."""
         path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
         method = environ["REQUEST_METHOD"]
-        endpoint = self._paths.find(method, path)
+        endpoint = self._find_endpoint(method, path)
         if endpoint is None:
             return self.app(environ, start_response)
         exchange = _Exchange(

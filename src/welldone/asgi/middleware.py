@@ -27,7 +27,7 @@ class RepairMiddleware(AnswerMiddleware[ASGIApp]):
         """Run the application for one connection."""
         endpoint = None
         if scope["type"] == "http":
-            endpoint = self._paths.find(scope["method"], scope["path"])
+            endpoint = self._find_endpoint(scope["method"], scope["path"])
         if endpoint is None:
             await self.app(scope, receive, send)
             return

@@ -149,23 +149,6 @@ class RepairCounters:
         self.repairs.update({entry.rule: entry.count for entry in report.result.repairs})
 
 
-class PathMatcher:
-    """Finds the endpoint of a request by the end of its path."""
-
-    def __init__(self, paths: Mapping[str, EndpointName]) -> None:
-        # The longest first: /chat/completions ends with /completions.
-        by_length = sorted(paths.items(), key=lambda item: len(item[0]), reverse=True)
-        self._endpoints = [(path.rstrip("/"), endpoint) for path, endpoint in by_length]
-        self._suffixes = tuple(path + end for path, _ in self._endpoints for end in ("", "/"))
-
-    def find(self, method: str, path: str) -> EndpointName | None:
-        """Return the endpoint of a request; None if its response is not examined."""
-        if not path.endswith(self._suffixes) or method in ("HEAD", "OPTIONS"):
-            return None
-        path = path.rstrip("/")
-        return next(endpoint for suffix, endpoint in self._endpoints if path.endswith(suffix))
-
-
 class _Mode(Enum):
     UNCHANGED = auto()
     STREAM = auto()
@@ -366,7 +349,7 @@ class ResponseRepair:
             self.open()
             return out
         self._is_finished = True  # nothing relevant follows an error
-        self._set_feed(_drop)
+        self._set_feed(lambda _: b"")
         self._repairer.close()
         failure = self._repairer.result.failure or Failure(INTERRUPTED)
         is_anthropic = self._endpoint == "messages"
@@ -442,11 +425,6 @@ class ResponseRepair:
         return sent
 
 
-def _drop(data: bytes) -> bytes:
-    """Ignore a part of the body that follows the end."""
-    return b""
-
-
 def _read_request(body: bytes | None, *, is_whole: bool) -> dict[str, Any] | None:
     """Decode the members of a request that the repair reads; None if it is no JSON object."""
     if body is None:
@@ -487,8 +465,19 @@ class AnswerMiddleware(Generic[AppT]):
         self.counters: RepairCounters = RepairCounters()
         """Numbers of answers and repairs. With several threads they may be a little too low."""
         self._settings = RepairSettings(paths=paths, think=think, text=text, report=report, strict=strict)
-        self._paths = PathMatcher(ENDPOINT_PATHS if paths is None else paths)
+        # The longest first: /chat/completions ends with /completions.
+        by_path = ENDPOINT_PATHS if paths is None else paths
+        by_length = sorted(by_path.items(), key=lambda item: len(item[0]), reverse=True)
+        self._endpoints = [(path.rstrip("/"), endpoint) for path, endpoint in by_length]
+        self._suffixes = tuple(path + end for path, _ in self._endpoints for end in ("", "/"))
         self._has_logged = False
+
+    def _find_endpoint(self, method: str, path: str) -> EndpointName | None:
+        """Return the endpoint of a request, by the end of its path; None if its response is not examined."""
+        if not path.endswith(self._suffixes) or method in ("HEAD", "OPTIONS"):
+            return None
+        path = path.rstrip("/")
+        return next(endpoint for suffix, endpoint in self._endpoints if path.endswith(suffix))
 
     def _report(self, repair: ResponseRepair, *, is_complete: bool) -> None:
         """Count and report an answer, if it was examined."""

@@ -22,10 +22,7 @@ from welldone.schemas.responses import ResponseRequest
 
 MockBehavior: TypeAlias = Callable[[MockExchange], MockReply]
 
-_REQUEST_TYPES = (
-    *(MockChatRequest, MockCompletionRequest, ResponseRequest),
-    AnthropicRequest,
-)
+_REQUEST_TYPES = (MockChatRequest, MockCompletionRequest, ResponseRequest, AnthropicRequest)
 _KNOWN_FIELDS = frozenset(field.name for kind in _REQUEST_TYPES for field in describe_fields(kind))
 _SPECIAL_TOKEN = "<|im_end|>"
 _BUFFERING_S = 0.5
