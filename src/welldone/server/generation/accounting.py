@@ -9,8 +9,8 @@ from welldone.server.access.limits import RateLimiter
 from welldone.server.context import RequestContext
 from welldone.server.generation.answer import Answer
 from welldone.server.generation.client_stream import ResponseState
+from welldone.server.observe.counters import StreamTimes
 from welldone.server.observe.metrics import Metrics
-from welldone.server.observe.timing import StreamTimes
 from welldone.server.observe.tracing import AnswerFacts
 
 

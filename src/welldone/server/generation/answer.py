@@ -45,7 +45,7 @@ from welldone.server.generation.targets import sticky_key
 from welldone.server.generation.token_cost import TokenCost, estimate_prompt_tokens
 from welldone.server.inspector.captures import StreamCapture
 from welldone.server.observe import log
-from welldone.server.observe.timing import StreamTimes
+from welldone.server.observe.counters import StreamTimes
 from welldone.server.parts import ServerParts
 from welldone.server.requests.fields import ValidatedRequest
 from welldone.server.requests.upstream_dialects import translate_request

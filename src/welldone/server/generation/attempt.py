@@ -25,7 +25,7 @@ from welldone.protocol.json_budget import STEPWISE_LIMIT_BYTES
 from welldone.protocol.stream_template import TemplatedStream
 from welldone.protocol.template import TransferFraming
 from welldone.server.generation.token_cost import OutputTokenEstimator
-from welldone.server.observe.timing import StreamTimes
+from welldone.server.observe.counters import StreamTimes
 
 _TURN_S = 0.005  # time slice for parsing a whole reply; a single step may take longer
 _STATUS_BY_ERROR = {

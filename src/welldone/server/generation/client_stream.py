@@ -13,7 +13,7 @@ from welldone.gateway.error_mapping import ERROR_LIMIT_BYTES, AttemptFailure, cl
 from welldone.http.messages import HttpRequest, StreamingResponse
 from welldone.protocol.dialects.base import KEEP_ALIVE
 from welldone.protocol.repair_log import RepairResult
-from welldone.server.observe.timing import StreamTimes
+from welldone.server.observe.counters import StreamTimes
 
 EARLY_LIMIT_BYTES = ERROR_LIMIT_BYTES
 """Output before the stream is open: asyncio's own high-water mark, and the rest of an error is not needed."""

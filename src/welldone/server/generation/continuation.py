@@ -25,7 +25,7 @@ from welldone.protocol.events import Json
 from welldone.protocol.lenient_json import as_positive_int
 from welldone.server.generation.retry import INPUT_TOKENS_PATH, JsonRequest
 from welldone.server.observe import log
-from welldone.server.observe.timing import StreamTimes
+from welldone.server.observe.counters import StreamTimes
 
 OFF = "off"
 NO_WAY = "none"

@@ -22,9 +22,15 @@ from prometheus_client.registry import Collector
 from welldone import __version__
 from welldone.gateway.queue import RequestQueue
 from welldone.protocol.catalog import RULES, Severity
-from welldone.server.observe.counters import Histogram, RecentCounts, TokenRate, UpstreamCounts
+from welldone.server.observe.counters import (
+    INTER_TOKEN_BUCKETS_S,
+    Histogram,
+    RecentCounts,
+    StreamTimes,
+    TokenRate,
+    UpstreamCounts,
+)
 from welldone.server.observe.log import Redactor
-from welldone.server.observe.timing import INTER_TOKEN_BUCKETS_S, StreamTimes
 from welldone.server.reload import ReloadOutcome
 
 OTHER = "other"
