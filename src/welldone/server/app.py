@@ -76,17 +76,17 @@ class App:
 
     async def _dispatch(self, ctx: RequestContext, route: Route | None) -> HttpResponse | None:
         http_request = ctx.request
-        if http_request.method == "OPTIONS":
-            preflight = self.origins.preflight(http_request.method, http_request.headers)
-            if preflight is not None:
-                return HttpResponse(204, headers=preflight)
+        if (preflight := self.origins.preflight(http_request.method, http_request.headers)) is not None:
+            return HttpResponse(204, headers=preflight)
         ctx.headers |= self.origins.check(http_request.method, http_request.headers)
         if route is None or not route.is_public:
             if "Sec-Fetch-Site" in http_request.headers:
                 self.origins.check_fetch_site(http_request.headers)
             ctx.principal = await self._parts.keys.authenticate(_headers_with_key(ctx))
         if route is None:
-            raise ApiError(404, _not_found_message(http_request.path), code="not_found")
+            path = http_request.path
+            hint = "The base URL has /v1 twice." if path.startswith("/v1/v1/") else "/openapi.json lists the paths."
+            raise ApiError(404, f"Unknown path {path[:100]}. {hint}", code="not_found")
         ctx.endpoint = route.endpoint
         handler = route.handlers.get("GET" if http_request.method == "HEAD" else http_request.method)
         if handler is None:
@@ -192,11 +192,6 @@ def _headers_with_key(ctx: RequestContext) -> Mapping[str, str]:
         return headers
     keys = [value for name, value in parse_qsl(query) if name == "key"]
     return RequestHeaders([*headers.items(), *((KEY_HEADER, key) for key in keys)])
-
-
-def _not_found_message(path: str) -> str:
-    hint = "The base URL has /v1 twice." if path.startswith("/v1/v1/") else "/openapi.json lists the paths."
-    return f"Unknown path {path[:100]}. {hint}"
 
 
 def _request_id(http_request: HttpRequest) -> str:

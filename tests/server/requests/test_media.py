@@ -9,7 +9,7 @@ from tests.server.requests.builders import rejection
 from tests.table import table
 from welldone.gateway.errors import ApiError
 from welldone.schemas.messages import ImagePart
-from welldone.server.requests.media import image_format, image_size, read_image
+from welldone.server.requests.tools import image_format, image_size, read_image
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 JPEG = b"\xff\xd8\xff\xe0\x00\x04ab\xff\xff\xc2\x00\x11\x08"

@@ -146,6 +146,7 @@ class TrafficMirror:
             problem = str(error)
         seconds = (sent - began, time.monotonic() - sent)
         first = BufferedResponse(_OK, request.headers, bytes(request.reply))
+        request.reply.clear()
         here, answer = await asyncio.to_thread(_read_reply, request, request.upstream, first, seconds[0])
         there, mirrored = await asyncio.to_thread(_read_reply, request, target, second, seconds[1])
         if second is not None and mirrored is None:

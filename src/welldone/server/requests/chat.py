@@ -20,9 +20,8 @@ from welldone.schemas.errors import shorten_value
 from welldone.server.requests import fields, sampling
 from welldone.server.requests.fields import JsonSizeLimits, ValidatedRequest, decode_json
 from welldone.server.requests.json_schema import SchemaBudget
-from welldone.server.requests.media import MEDIA_LIMIT, read_audio, read_image
 from welldone.server.requests.sampling import OutputConstraint
-from welldone.server.requests.tools import EngineTools, read_tools
+from welldone.server.requests.tools import MEDIA_LIMIT, EngineTools, read_audio, read_image, read_tools
 
 ALL_CONTENT_PARTS_LIMIT = 16_384
 """Content parts of all messages: 4 for each of `MESSAGES_LIMIT`."""

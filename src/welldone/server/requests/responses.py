@@ -18,7 +18,7 @@ from welldone.schemas.errors import shorten_value
 from welldone.schemas.fields import describe_fields
 from welldone.schemas.messages import TOOLS_LIMIT, AllowedTools, NamedFunction
 from welldone.server.requests import fields, response_items
-from welldone.server.requests.response_items import ConvertedMessage, items_to_messages
+from welldone.server.requests.response_items import ConvertedMessage, ToolNaming, items_to_messages
 from welldone.server.requests.tools import TOOL_CHOICE_MODES, unsupported_tool_type
 
 _FUNCTION_KEYS = ("name", "description", "parameters", "strict")
@@ -61,9 +61,6 @@ class ResponseTools(msgspec.Struct, kw_only=True):
         return {
             chat_name: {"name": name, _NAMESPACE: namespace} for (namespace, name), chat_name in self.chat_names.items()
         }
-
-
-NO_TOOLS = ResponseTools(echo=[], param_names={}, chat_names={}, ignored=())
 
 
 class _GivenTool(NamedTuple):
@@ -330,7 +327,7 @@ def responses_to_chat(
         response_format=_response_format(text.get("format") or {}),
         stream=request.stream,
     )
-    messages = _read_messages(request.instructions, history, items, tools)
+    messages = _read_messages(request.instructions, history, items, tools.chat_name)
     chat["messages"] = [message.value for message in messages]
     echo = echoed_fields(body) | {"tools": tools.echo, "reasoning": reasoning}
     echo["text"] = {**text, "format": text.get("format") or {"type": "text"}}
@@ -342,7 +339,7 @@ def responses_to_chat(
 
 def compaction_chat(history: list[Json], items: list[Json], instructions: str | None) -> Json:
     """Return the chat request for a summary of a conversation."""
-    messages = [message.value for message in _read_messages(None, history, items, NO_TOOLS)]
+    messages = [message.value for message in _read_messages(None, history, items, flat_name)]
     if not messages:
         raise fields.empty_array("input")
     summary = response_items.summary_messages(messages, instructions)
@@ -350,12 +347,12 @@ def compaction_chat(history: list[Json], items: list[Json], instructions: str | 
 
 
 def _read_messages(
-    instructions: str | None, history: list[Json], items: list[Json], tools: ResponseTools
+    instructions: str | None, history: list[Json], items: list[Json], chat_name: ToolNaming
 ) -> list[ConvertedMessage]:
     """Convert history and input. Leading system messages become one: chat templates allow no more."""
     all_items = [(item, "previous_response_id") for item in history]
     all_items += [(item, f"input[{index}]") for index, item in enumerate(items)]
-    messages = items_to_messages(all_items, tools.chat_name)
+    messages = items_to_messages(all_items, chat_name)
     if instructions:
         messages.insert(0, ConvertedMessage({"role": "system", "content": instructions}, {".content": "instructions"}))
     system = list(takewhile(lambda message: message.value["role"] == "system", messages))

@@ -57,7 +57,8 @@ def read_upstream_request(body: Json, endpoint: str, *, supports_n: bool, wants_
         raise fields.invalid("n", reason, "integer_above_max_value")
     base = without_routing_fields(body)
     base.pop("model", None)
-    base["stream"] = is_stream or not _needs_buffered_reply(body, n)
+    is_streamable = body.get("best_of") in (None, n) and not any(body.get(name) for name in _NON_STREAMING_FIELDS)
+    base["stream"] = is_stream or is_streamable
     _set_stream_options(base, request.stream_options or {}, wants_usage)
     bodies = [base] if supports_n else _expand_choices(base, prompts, n)
     return ValidatedRequest(
@@ -90,11 +91,6 @@ def _check_required_fields(body: Json, endpoint: str) -> None:
 def without_routing_fields(body: Json) -> Json:
     """Return a body without the fields that select a server or carry a key."""
     return {k: v for k, v in body.items() if k not in _ROUTING_FIELDS and not k.startswith(_ROUTING_PREFIXES)}
-
-
-def _needs_buffered_reply(body: Json, n: int) -> bool:
-    best = body.get("best_of")
-    return (best is not None and best != n) or any(body.get(name) for name in _NON_STREAMING_FIELDS)
 
 
 def _set_stream_options(base: Json, options: Json, wants_usage: bool) -> None:
