@@ -18,7 +18,7 @@ LATE_IMPORTS = {
     "welldone.cli.serve": 1,
     "welldone.cluster": 1,  # the others need the package of an extra
     "welldone.engines.models.pull": 1,
-    "welldone.server.access.store": 1,
+    "welldone.server.access.key_storage": 1,
     "welldone.server.server": 1,
 }
 """Calls of `import_module`: no other module may have one."""

@@ -32,11 +32,12 @@ from welldone.server.access.key_storage import (
     KeyStorage,
     SharedKeyStorage,
     add_new_key,
+    connect_store,
     listed_keys,
     remove_key,
 )
 from welldone.server.access.keys import ANONYMOUS, CACHE_TTL_S, SharedKey
-from welldone.server.access.store import StoreClient, StoreError, connect_store
+from welldone.server.access.store import StoreClient, StoreError
 from welldone.server.config_file import check_model_name
 from welldone.server.observe.log import Redactor
 

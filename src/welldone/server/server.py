@@ -18,11 +18,17 @@ from welldone.gateway.upstream import Upstream
 from welldone.http.client import ConnectionPool, send
 from welldone.http.redaction import SecretRedactor, is_weak_key
 from welldone.http.server import HttpServer
-from welldone.server.access.key_storage import FileKeyStorage, KeyStorage, SharedKeyStorage, WatchedKeyFile
+from welldone.server.access.key_storage import (
+    FileKeyStorage,
+    KeyStorage,
+    SharedKeyStorage,
+    WatchedKeyFile,
+    connect_store,
+)
 from welldone.server.access.keys import ApiKeys, KeyLookup, SharedApiKeys
 from welldone.server.access.limits import BucketStorage, RateLimiter, limited_principals
 from welldone.server.access.origins import OriginPolicy
-from welldone.server.access.store import RESPONSE_COPIES, STREAM_COPIES, SharedStore, connect_store
+from welldone.server.access.store import RESPONSE_COPIES, STREAM_COPIES, SharedStore
 from welldone.server.app import App, protocol_error_response
 from welldone.server.generation.mirror import TrafficMirror
 from welldone.server.inspector.assets import StaticSite

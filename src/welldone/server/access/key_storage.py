@@ -1,11 +1,13 @@
-"""Where named API keys are stored: a key file, or the shared store. `welldone keys` and the admin endpoints use it.
+"""Where named API keys are stored: a key file, or the shared store, to which this module connects.
 
-A key itself is returned once, when it is added; only its digest and permissions are stored. A running server reads the
-file again when it has changed. One that cannot be read changes nothing.
+`welldone keys` and the admin endpoints use it. A key itself is returned once, when it is added; only its
+digest and permissions are stored. A running server reads the file again when it has changed. One that cannot be read
+changes nothing.
 """
 
 import asyncio
 import fcntl
+import importlib
 import logging
 import os
 import stat
@@ -19,7 +21,7 @@ from typing import Annotated, Any, Protocol
 import msgspec
 
 from welldone.server.access.keys import MAX_KEYS, SharedKey, key_digest, make_key, parse_key
-from welldone.server.access.store import StoreClient
+from welldone.server.access.store import STORE_TIMEOUT_S, StoreClient
 from welldone.server.observe import log
 
 FILE_LIMIT_BYTES = 4 * 2**20
@@ -202,6 +204,13 @@ class SharedKeyStorage:
     async def remove(self, digests: Collection[str]) -> None:
         """Remove keys."""
         await self.call(lambda client: client.drop_keys(digests))
+
+
+def connect_store(url: str, *, timeout_s: float = STORE_TIMEOUT_S) -> StoreClient:
+    """A client of the shared store. `redis_store` is imported lazily: its library is an optional dependency."""
+    module = importlib.import_module("welldone.server.access.redis_store")
+    client: StoreClient = module.RedisStoreClient(url, timeout_s=timeout_s)
+    return client
 
 
 async def add_new_key(storage: KeyStorage, key: SharedKey) -> str:

@@ -7,7 +7,6 @@ that does not answer is not one that has no such value: `StoreUnavailableError` 
 import asyncio
 import contextlib
 import hashlib
-import importlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol, TypeVar
@@ -240,10 +239,3 @@ async def _probe(client: StoreClient) -> None:
     """Use the operations of requests: a store may be reachable and still reject writes."""
     await client.count("", (1, 0), requests=0, tokens=0)
     await client.key("")
-
-
-def connect_store(url: str, *, timeout_s: float = STORE_TIMEOUT_S) -> StoreClient:
-    """A client of the shared store. `redis_store` is imported lazily: its library is an optional dependency."""
-    module = importlib.import_module("welldone.server.access.redis_store")
-    client: StoreClient = module.RedisStoreClient(url, timeout_s=timeout_s)
-    return client
