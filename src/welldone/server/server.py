@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from welldone.config.server import Config
 from welldone.engines.supervisor import EngineSupervisor, LocalModel
@@ -74,7 +73,7 @@ class Server:
         self._on_upstream = on_upstream
         settings = config.server
         keys = tuple(keys)
-        access = _make_access_control(
+        api_keys, limits, self._store, key_storage = _make_access_control(
             config,
             keys,
             None if worker is None else worker.bucket_storage,
@@ -99,15 +98,14 @@ class Server:
         self.upstreams: UpstreamRegistry = UpstreamRegistry(
             config.upstreams, config.routes, local_names=_local_names(config), on_change=self._upstream_changed
         )
-        self._store = access.store
-        if (store := access.store) is not None:
+        if (store := self._store) is not None:
             metrics.watch("welldone_limits_store_up", lambda: store.is_up)
         url = config.limits.store
         stream_store = response_store = None
         if url is not None and settings.resume_s > 0:  # with connections of its own: copies are larger
-            stream_store = SharedStore(connect_store(url), use=STREAM_COPIES, owner=access.keys.owner)
+            stream_store = SharedStore(connect_store(url), use=STREAM_COPIES, owner=api_keys.owner)
         if url is not None and settings.stored_s > 0 and settings.stored_responses > 0:
-            response_store = SharedStore(connect_store(url), use=RESPONSE_COPIES, owner=access.keys.owner)
+            response_store = SharedStore(connect_store(url), use=RESPONSE_COPIES, owner=api_keys.owner)
         self._pool = ConnectionPool()
         recorder = None if settings.record is None else TraceRecorder(settings.record, secrets=secrets)
         if recorder is not None:
@@ -122,7 +120,7 @@ class Server:
             if config.models and worker is None:
                 child_environment = _without_secrets(secrets, environment)
                 downloads = Downloads(
-                    folder, child_environment, check_admin=access.keys.check_admin, body_s=settings.body_s
+                    folder, child_environment, check_admin=api_keys.check_admin, body_s=settings.body_s
                 )
             recent, captures = RecentRequests(secrets=secrets), CaptureStore(SecretRedactor(secrets))
             page = InspectorServices(site, recent, captures, downloads)
@@ -132,9 +130,9 @@ class Server:
             supervisor=self.supervisor,
             upstreams=self.upstreams,
             metrics=metrics,
-            keys=access.keys,
-            limits=access.limits,
-            key_storage=access.storage,
+            keys=api_keys,
+            limits=limits,
+            key_storage=key_storage,
             send=partial(send, pool=self._pool),
             recorder=recorder,
             tracer=tracer,
@@ -275,20 +273,14 @@ class Server:
         )
 
 
-class _AccessControl(NamedTuple):
-    """Keys and rate limits, and the store that they share."""
-
-    keys: ApiKeys
-    limits: RateLimiter
-    store: SharedStore | None
-    storage: KeyStorage | None
-    """Where admins add and remove keys: the key file if there is one, else the shared store."""
-
-
 def _make_access_control(
     config: Config, keys: Collection[str], bucket_storage: BucketStorage | None, places: Collection[str] = ()
-) -> _AccessControl:
-    """Build keys and limits. The workers of this machine share `bucket_storage`, and `places` in it."""
+) -> tuple[ApiKeys, RateLimiter, SharedStore | None, KeyStorage | None]:
+    """Build keys, limits, the store that they share, and the storage in which admins add and remove keys.
+
+    The storage is the key file if there is one, else the store. The workers of this machine share `bucket_storage`, and
+    `places` in it.
+    """
     settings = config.server
     api_keys = ApiKeys(keys, config.keys)
     store = None if config.limits.store is None else SharedStore(connect_store(config.limits.store))
@@ -308,7 +300,7 @@ def _make_access_control(
         storage = FileKeyStorage(settings.keys_file)
     elif store is not None:
         storage = SharedKeyStorage(store.call)
-    return _AccessControl(api_keys, limits, store, storage)
+    return api_keys, limits, store, storage
 
 
 def _key_lookup(path: Path | None, store: SharedStore | None) -> KeyLookup:
