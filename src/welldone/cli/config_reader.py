@@ -42,11 +42,11 @@ def find_api_keys(config: Config, warn: Callable[[str], None] = ui.print_note) -
     is_local = is_loopback(settings.host)
     if settings.api_key_file is not None:
         with ui.usage_errors(ValueError):
-            file = read_key_file(settings.api_key_file, allows_weak=is_local)
-            keys += file.keys
+            file_keys, warning = read_key_file(settings.api_key_file, allows_weak=is_local)
+            keys += file_keys
             ApiKeys(keys, config.keys)
-        if file.warning is not None:
-            warn(file.warning)
+        if warning is not None:
+            warn(warning)
     if settings.keys_file is not None:
         _check_key_file(settings.keys_file, config, warn)
     if any(is_weak_key(key) for key in (*keys, *(named.key for named in config.keys))):

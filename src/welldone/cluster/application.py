@@ -44,7 +44,7 @@ def keys_of(config: Config) -> list[str]:
     settings = config.server
     keys = list(settings.api_keys)
     if settings.api_key_file is not None:
-        keys += read_key_file(settings.api_key_file, allows_weak=is_loopback(settings.host)).keys
+        keys += read_key_file(settings.api_key_file, allows_weak=is_loopback(settings.host))[0]
     if not config.has_keys(keys) and not settings.no_api_key and not is_loopback(settings.host):
         raise ValueError(
             "a cluster that is reachable from other machines needs a key: --api-key env:NAME, or --no-api-key"

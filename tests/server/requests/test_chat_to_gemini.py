@@ -11,10 +11,7 @@ from welldone.protocol.envelope import Endpoint
 from welldone.protocol.json_budget import exceeds_blocking_budget
 from welldone.server.requests.chat_to_gemini import chat_to_gemini
 from welldone.server.requests.fields import ValidatedRequest
-from welldone.server.requests.upstream_body import (
-    check_translations,
-    translate_request,
-)
+from welldone.server.requests.upstream_dialects import check_translations, translate_request
 
 Json = dict[str, Any]
 

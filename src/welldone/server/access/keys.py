@@ -12,7 +12,7 @@ import stat
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 
@@ -40,13 +40,6 @@ _MISSING_KEY = (
 _UNKNOWN_KEY = "The API key of this request is invalid."
 _KEY_HEADERS = ("x-api-key", "api-key", "x-goog-api-key")
 """Headers whose value is the key: of Anthropic's, Azure's and Google's clients."""
-
-
-class KeyFile(NamedTuple):
-    """The keys of a file, and a warning about its permissions."""
-
-    keys: list[str]
-    warning: str | None
 
 
 class ApiKeys:
@@ -205,8 +198,10 @@ def invalid_key_reason(key: str) -> str | None:
     return None
 
 
-def read_key_file(path: Path, *, allows_weak: bool = False) -> KeyFile:
-    """Read a file with one key per line; empty lines and lines that begin with `#` are ignored.
+def read_key_file(path: Path, *, allows_weak: bool = False) -> tuple[list[str], str | None]:
+    """Return the keys of a file with one per line, and a warning about its permissions.
+
+    Empty lines and lines that begin with `#` are ignored.
 
     Raises:
         ValueError: with a message for the user, which does not contain keys.
@@ -225,7 +220,7 @@ def read_key_file(path: Path, *, allows_weak: bool = False) -> KeyFile:
     if not keys:
         raise ValueError(f"there is no API key in {path}: write one per line")
     warning = f"every user of this machine can read the keys in {path}: run chmod 600 {path}"
-    return KeyFile(keys, warning if is_world_readable else None)
+    return keys, warning if is_world_readable else None
 
 
 def _read_text(path: Path) -> tuple[str, bool]:

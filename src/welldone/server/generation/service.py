@@ -22,11 +22,8 @@ from welldone.server.parts import ServerParts
 from welldone.server.requests.chat import read_chat, read_completions
 from welldone.server.requests.fields import ValidatedRequest, read_body_in_steps, rename_error_param
 from welldone.server.requests.sampling import UNKNOWN_CAPABILITIES
-from welldone.server.requests.upstream_dialects import (
-    check_translations,
-    read_same_dialect_request,
-    read_upstream_request,
-)
+from welldone.server.requests.upstream_body import read_same_dialect_request, read_upstream_request
+from welldone.server.requests.upstream_dialects import check_translations
 from welldone.server.resume.api import DetachedRequest, ResumeService
 
 
