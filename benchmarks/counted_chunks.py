@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from welldone.library.repairing import StreamRepairer
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
-from welldone.protocol.dialects.base import Dialect
-from welldone.protocol.dialects.ollama import OllamaDialect
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.anthropic.writer import MessagesFormat
+from welldone.protocol.dialects.base import AnswerFormat
+from welldone.protocol.dialects.ollama import OllamaFormat
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.pipeline import StreamPipeline
 from welldone.protocol.request_facts import RepairOptions
@@ -132,7 +132,7 @@ class Workload:
     make_feed: Callable[[], Feed]
 
 
-def _pipeline(dialect: Dialect | None = None, upstream: Endpoint | None = None, *, is_fast: bool = True) -> Feed:
+def _pipeline(dialect: AnswerFormat | None = None, upstream: Endpoint | None = None, *, is_fast: bool = True) -> Feed:
     pipeline = StreamPipeline(
         Endpoint.CHAT,
         fallback=Envelope("chatcmpl-1", 1794706576, "smollm2"),
@@ -154,9 +154,9 @@ WORKLOADS: dict[str, Workload] = {
     "Responses": Workload(responses_texts, lambda: StreamRepairer("responses").feed),
     "Messages": Workload(messages_texts, lambda: StreamRepairer("messages").feed),
     "Gemini": Workload(gemini_texts, lambda: StreamRepairer("gemini").feed),
-    "chat to Responses": Workload(chat_texts, lambda: _pipeline(ResponsesDialect({}))),
-    "chat to Messages": Workload(chat_texts, lambda: _pipeline(MessagesDialect())),
-    "chat to Ollama": Workload(chat_texts, lambda: _pipeline(OllamaDialect(is_chat=True, created_at="now"))),
+    "chat to Responses": Workload(chat_texts, lambda: _pipeline(ResponsesFormat({}))),
+    "chat to Messages": Workload(chat_texts, lambda: _pipeline(MessagesFormat())),
+    "chat to Ollama": Workload(chat_texts, lambda: _pipeline(OllamaFormat(is_chat=True, created_at="now"))),
     "Responses to chat": Workload(responses_texts, lambda: _pipeline(upstream=Endpoint.RESPONSES)),
     "Messages to chat": Workload(messages_texts, lambda: _pipeline(upstream=Endpoint.MESSAGES)),
     "Gemini to chat": Workload(gemini_texts, lambda: _pipeline(upstream=Endpoint.GEMINI)),

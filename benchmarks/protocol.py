@@ -11,10 +11,10 @@ from functools import partial
 
 from welldone.library.repairing import StreamRepairer
 from welldone.library.writing import ChatStream
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
-from welldone.protocol.dialects.base import Dialect
-from welldone.protocol.dialects.chat import ChunkDialect
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.anthropic.writer import MessagesFormat
+from welldone.protocol.dialects.base import AnswerFormat
+from welldone.protocol.dialects.chat import ChunkFormat
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import ChoiceStart, Text
 from welldone.protocol.pipeline import StreamPipeline
@@ -28,7 +28,7 @@ OFFICIAL_LIMIT, JSON_LIMIT, WRITE_LIMIT, DIALECT_LIMIT = 0.1, 4.0, 0.4, 2.0
 
 def correct_stream(chunks: int) -> bytes:
     """Stream as the chat writer sends it."""
-    writer = ChunkDialect(RequestFacts()).make_writer(ENVELOPE)
+    writer = ChunkFormat(RequestFacts()).make_writer(ENVELOPE)
     texts = (writer.send(Text(0, TEXTS[number % len(TEXTS)])) for number in range(chunks))
     return b"".join([writer.send(ChoiceStart(0)), *texts])
 
@@ -51,7 +51,7 @@ def llama_stream(chunks: int) -> bytes:
     return b"".join([frame(0, {"role": "assistant", "content": None}), *texts])
 
 
-def dialect_stream(chunks: int, dialect: Dialect) -> bytes:
+def dialect_stream(chunks: int, dialect: AnswerFormat) -> bytes:
     """The same text as a server with another dialect sends it."""
     writer = dialect.make_writer(ENVELOPE, lambda: None)
     texts = (writer.send(Text(0, TEXTS[number % len(TEXTS)])) for number in range(chunks))
@@ -76,7 +76,7 @@ def google_stream(chunks: int) -> bytes:
 
 
 def run_pipeline(
-    stream: bytes, dialect: Dialect | None = None, *, upstream: Endpoint | None = None, uses_fast_path: bool = True
+    stream: bytes, dialect: AnswerFormat | None = None, *, upstream: Endpoint | None = None, uses_fast_path: bool = True
 ) -> None:
     """Run reader, repair and writer with one frame per read."""
     options = RepairOptions(upstream_dialect=upstream)
@@ -112,7 +112,7 @@ def official_client(stream: bytes) -> None:
         pass
 
 
-def write_texts(chunks: int, dialect: Dialect) -> None:
+def write_texts(chunks: int, dialect: AnswerFormat) -> None:
     """Write the text events of a stream."""
     writer = dialect.make_writer(ENVELOPE, lambda: None)
     writer.send(ChoiceStart(0))
@@ -191,18 +191,18 @@ def main() -> None:
     pipeline_llama = cost(lambda: run_pipeline(llama), chunks, rounds)
     bare = cost(lambda: bare_json(correct), chunks, rounds)
     official = cost(lambda: official_client(short), few, rounds)
-    write = cost(lambda: write_texts(chunks, ChunkDialect(RequestFacts())), chunks, rounds)
-    responses = cost(lambda: write_texts(chunks, ResponsesDialect({})), chunks, rounds)
-    messages = cost(lambda: write_texts(chunks, MessagesDialect()), chunks, rounds)
-    to_responses = cost(lambda: run_pipeline(llama, ResponsesDialect({})), chunks, rounds)
-    to_messages = cost(lambda: run_pipeline(llama, MessagesDialect()), chunks, rounds)
+    write = cost(lambda: write_texts(chunks, ChunkFormat(RequestFacts())), chunks, rounds)
+    responses = cost(lambda: write_texts(chunks, ResponsesFormat({})), chunks, rounds)
+    messages = cost(lambda: write_texts(chunks, MessagesFormat()), chunks, rounds)
+    to_responses = cost(lambda: run_pipeline(llama, ResponsesFormat({})), chunks, rounds)
+    to_messages = cost(lambda: run_pipeline(llama, MessagesFormat()), chunks, rounds)
     dump = cost(lambda: dump_texts(chunks), chunks, rounds)
     slow = cost(lambda: run_pipeline(correct, uses_fast_path=False), chunks, rounds)
     read = {
         dialect: cost(partial(run_pipeline, dialect_stream(chunks, writer), upstream=dialect), chunks, rounds)
         for dialect, writer in (
-            (Endpoint.RESPONSES, ResponsesDialect({})),
-            (Endpoint.MESSAGES, MessagesDialect()),
+            (Endpoint.RESPONSES, ResponsesFormat({})),
+            (Endpoint.MESSAGES, MessagesFormat()),
         )
     }
     google = cost(partial(run_pipeline, google_stream(chunks), upstream=Endpoint.GEMINI), chunks, rounds)

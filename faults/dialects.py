@@ -8,10 +8,10 @@ import msgspec
 from faults.client import CHAT, ClientReply, Ending
 from welldone.mock.script import JSON_HEADERS, MockChunk, MockReply
 from welldone.protocol.collect import collect
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
-from welldone.protocol.dialects.base import Dialect
-from welldone.protocol.dialects.chat import ChunkDialect
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.anthropic.writer import MessagesFormat
+from welldone.protocol.dialects.base import AnswerFormat
+from welldone.protocol.dialects.chat import ChunkFormat
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import ChoiceStart, Event, Finish, Text, Usage
 from welldone.protocol.request_facts import RequestFacts
@@ -70,14 +70,14 @@ def reply_of_events(path: str, events: Sequence[Event], *, stream: bool = True, 
     return MockReply(tuple(MockChunk(base64=data, after_s=after_s) for data in writes if data))
 
 
-def _dialect(path: str) -> tuple[Dialect, Envelope]:
+def _dialect(path: str) -> tuple[AnswerFormat, Envelope]:
     if path.endswith("/responses"):
-        return ResponsesDialect({}), Envelope("resp_1", 1, "scripted")
+        return ResponsesFormat({}), Envelope("resp_1", 1, "scripted")
     if path.endswith("/messages"):
-        return MessagesDialect(), Envelope("msg_1", 1, "scripted")
+        return MessagesFormat(), Envelope("msg_1", 1, "scripted")
     if path.endswith("/chat/completions"):
-        return ChunkDialect(RequestFacts(include_usage=True)), Envelope("chatcmpl-1", 1, "scripted")
-    return ChunkDialect(RequestFacts(include_usage=True), Endpoint.COMPLETIONS), Envelope("cmpl-1", 1, "scripted")
+        return ChunkFormat(RequestFacts(include_usage=True)), Envelope("chatcmpl-1", 1, "scripted")
+    return ChunkFormat(RequestFacts(include_usage=True), Endpoint.COMPLETIONS), Envelope("cmpl-1", 1, "scripted")
 
 
 # Responses that a client receives.

@@ -16,7 +16,7 @@ from welldone.cluster.failover_middleware import FailoverMiddleware
 from welldone.gateway.errors import ErrorFormat, shutting_down
 from welldone.protocol.dialects.anthropic.emitter import encode_error_event
 from welldone.protocol.dialects.chat import error_and_done
-from welldone.protocol.dialects.gemini.writer import GeminiDialect
+from welldone.protocol.dialects.gemini.writer import GeminiFormat
 
 BODY = b'{"model": "m"}'
 JSON_REPLY = head_of("", content_type=b"application/json"), body_of(b'{"ok": true}', is_last=True)
@@ -111,7 +111,7 @@ def stopping(path: str) -> bytes:
     if path.endswith("/messages"):
         return encode_error_event(STOPPING.to_failure())
     if path == GEMINI_PATH:
-        return GeminiDialect().final_error_bytes(STOPPING.to_failure())
+        return GeminiFormat().final_error_bytes(STOPPING.to_failure())
     return error_and_done(STOPPING.to_failure())
 
 

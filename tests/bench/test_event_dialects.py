@@ -22,9 +22,9 @@ from welldone.bench.dialects.events import EventStreamTimer
 from welldone.bench.report import BenchRecord, RequestOutcome
 from welldone.http.connect import HttpClientError
 from welldone.protocol.dialects import same_dialect
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
-from welldone.protocol.dialects.base import Dialect
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.anthropic.writer import MessagesFormat
+from welldone.protocol.dialects.base import AnswerFormat
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import (
     ChoiceStart,
@@ -56,7 +56,7 @@ CUT = {
 
 def written(endpoint: str, events: Sequence[Event], *, is_ended: bool = True) -> list[bytes]:
     """Return the bytes of each event, and those of the end."""
-    dialect: Dialect = ResponsesDialect({}) if endpoint == "responses" else MessagesDialect()
+    dialect: AnswerFormat = ResponsesFormat({}) if endpoint == "responses" else MessagesFormat()
     writer = dialect.make_writer(Envelope("resp_1" if endpoint == "responses" else "msg_1", 1, "m"), lambda: None)
     return [*(writer.send(event) for event in events), writer.end() if is_ended else b""]
 

@@ -32,7 +32,7 @@ from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
 from welldone.mock.variants import FAULT_REPLIES
-from welldone.protocol.dialects.base import DialectWriter, TranslatedDialect
+from welldone.protocol.dialects.base import DialectWriter, TranslatedFormat
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event, Usage
 from welldone.schemas.chat import GenerationBody
@@ -97,7 +97,7 @@ class GivingOne(ReferenceServer):
         request: GenerationBody,
         choices: list[MockChoice],
         prompt_tokens: int,
-        dialect: TranslatedDialect | None = None,
+        dialect: TranslatedFormat | None = None,
     ) -> MockReply:
         return super().render(endpoint, request, choices[:1], prompt_tokens, dialect)
 

@@ -3,23 +3,23 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
-from welldone.protocol.dialects.base import Dialect
-from welldone.protocol.dialects.gemini.writer import GeminiDialect
-from welldone.protocol.dialects.ollama import OllamaDialect
+from welldone.protocol.dialects.anthropic.writer import MessagesFormat
+from welldone.protocol.dialects.base import AnswerFormat
+from welldone.protocol.dialects.gemini.writer import GeminiFormat
+from welldone.protocol.dialects.ollama import OllamaFormat
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS, passthrough_repairer_for
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.request_facts import RepairOptions, RequestFacts, read_request_facts
 from welldone.protocol.stream_template import TemplatedStream, TemplateSlot
 
 _HEAD = Envelope("chatcmpl-golden", 1700000000, "m")
-_DIALECTS: dict[str, Callable[[], Dialect]] = {
-    "responses": lambda: ResponsesDialect({}, clock=lambda: 1700000001),
-    "messages": MessagesDialect,
-    "gemini": lambda: GeminiDialect(includes_thoughts=True),
-    "ollama": lambda: OllamaDialect(is_chat=True, created_at="2026-01-01T00:00:00Z"),
+_DIALECTS: dict[str, Callable[[], AnswerFormat]] = {
+    "responses": lambda: ResponsesFormat({}, clock=lambda: 1700000001),
+    "messages": MessagesFormat,
+    "gemini": lambda: GeminiFormat(includes_thoughts=True),
+    "ollama": lambda: OllamaFormat(is_chat=True, created_at="2026-01-01T00:00:00Z"),
 }
 CLIENTS = ("chat", *_DIALECTS)
 

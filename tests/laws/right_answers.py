@@ -17,11 +17,11 @@ from tests.laws.plain_client import Answer, Call, Choice, chunks_answer, reply_a
 from tests.laws.right_chunks import ALL, Contents, Drawn
 from tests.laws.right_events import DrawnEvents
 from welldone.protocol.catalog import RULES, Severity
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
-from welldone.protocol.dialects.base import Dialect
-from welldone.protocol.dialects.ollama import OllamaDialect
+from welldone.protocol.dialects.anthropic.writer import MessagesFormat
+from welldone.protocol.dialects.base import AnswerFormat
+from welldone.protocol.dialects.ollama import OllamaFormat
 from welldone.protocol.dialects.registry import passthrough_repairer_for
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
@@ -94,7 +94,7 @@ def pieces(draw: Random, data: bytes) -> list[bytes]:
             return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def repaired_stream(draw: Random, endpoint: Endpoint, drawn: Drawn, dialect: Dialect | None = None) -> bytes:
+def repaired_stream(draw: Random, endpoint: Endpoint, drawn: Drawn, dialect: AnswerFormat | None = None) -> bytes:
     """Repair a stream."""
     pipe = StreamPipeline(
         endpoint, fallback=_fallback(endpoint, dialect), facts=read_request_facts(drawn.request), dialect=dialect
@@ -102,7 +102,7 @@ def repaired_stream(draw: Random, endpoint: Endpoint, drawn: Drawn, dialect: Dia
     return b"".join([*(pipe.feed(piece) for piece in pieces(draw, drawn.stream)), pipe.close()])
 
 
-def reply_as_stream(endpoint: Endpoint, drawn: Drawn, dialect: Dialect | None = None) -> bytes:
+def reply_as_stream(endpoint: Endpoint, drawn: Drawn, dialect: AnswerFormat | None = None) -> bytes:
     """Repair a reply and send it as a stream."""
     pipe = StreamPipeline(
         endpoint, fallback=_fallback(endpoint, dialect), facts=read_request_facts(drawn.request), dialect=dialect
@@ -110,7 +110,7 @@ def reply_as_stream(endpoint: Endpoint, drawn: Drawn, dialect: Dialect | None = 
     return pipe.feed_reply(drawn.reply) + pipe.close()
 
 
-def stream_as_reply(draw: Random, endpoint: Endpoint, drawn: Drawn, dialect: Dialect | None = None) -> bytes:
+def stream_as_reply(draw: Random, endpoint: Endpoint, drawn: Drawn, dialect: AnswerFormat | None = None) -> bytes:
     """Repair a stream and send it as a reply."""
     buffered = BufferedPipeline(
         endpoint, fallback=_fallback(endpoint, dialect), facts=read_request_facts(drawn.request), dialect=dialect
@@ -121,7 +121,7 @@ def stream_as_reply(draw: Random, endpoint: Endpoint, drawn: Drawn, dialect: Dia
     return buffered.body()
 
 
-def repaired_reply(endpoint: Endpoint, drawn: Drawn, dialect: Dialect | None = None) -> bytes:
+def repaired_reply(endpoint: Endpoint, drawn: Drawn, dialect: AnswerFormat | None = None) -> bytes:
     """Repair a reply."""
     buffered = BufferedPipeline(
         endpoint, fallback=_fallback(endpoint, dialect), facts=read_request_facts(drawn.request), dialect=dialect
@@ -131,7 +131,7 @@ def repaired_reply(endpoint: Endpoint, drawn: Drawn, dialect: Dialect | None = N
     return buffered.body()
 
 
-def _fallback(endpoint: Endpoint, dialect: Dialect | None) -> Envelope:
+def _fallback(endpoint: Endpoint, dialect: AnswerFormat | None) -> Envelope:
     return FALLBACK[endpoint] if dialect is None else FALLBACK_ENVELOPE
 
 
@@ -174,7 +174,7 @@ def _translated(
     name: str,
     draw: Random,
     contents: Contents,
-    dialects: Callable[[], Dialect],
+    dialects: Callable[[], AnswerFormat],
     read: Callable[[bytes, bool], Answer],
     expected: Callable[[Drawn], Answer],
 ) -> Iterator[Difference]:
@@ -202,7 +202,7 @@ def responses(draw: Random, contents: Contents = ALL) -> Iterator[Difference]:
     """Chat to Responses."""
     contents = replace(contents, trailing_space=False)  # a streamed call ends before the next one
     yield from _translated(
-        "Responses", draw, contents, lambda: ResponsesDialect({}), read_responses, expected_of_responses
+        "Responses", draw, contents, lambda: ResponsesFormat({}), read_responses, expected_of_responses
     )
 
 
@@ -259,7 +259,7 @@ def _responses_usage(usage: Json) -> Json:
 
 def messages(draw: Random, contents: Contents = ALL) -> Iterator[Difference]:
     """Chat to Messages."""
-    yield from _translated("Messages", draw, contents, MessagesDialect, read_messages, expected_of_messages)
+    yield from _translated("Messages", draw, contents, MessagesFormat, read_messages, expected_of_messages)
 
 
 def expected_of_messages(drawn: Drawn) -> Answer:
@@ -359,7 +359,7 @@ def ollama(draw: Random, contents: Contents = ALL) -> Iterator[Difference]:
         "Ollama",
         draw,
         contents,
-        lambda: OllamaDialect(is_chat=True, created_at="now"),
+        lambda: OllamaFormat(is_chat=True, created_at="now"),
         read_ollama,
         expected_of_ollama,
     )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.laws.strategies import ENVELOPES, any_bytes, any_events, damaged, legal_events
 from welldone.protocol.catalog import RULES, Repairability
 from welldone.protocol.collect import CollectedReply, collect
-from welldone.protocol.dialects.chat import ChunkDialect
+from welldone.protocol.dialects.chat import ChunkFormat
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event, Failure, Finish, Reasoning, Text, ToolArguments, ToolCall, Usage
 from welldone.protocol.pipeline import StreamPipeline
@@ -32,7 +32,7 @@ endpoints = pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.COMPLET
 
 def write(events: list[Event], endpoint: Endpoint, *, usage_is_null: bool = False) -> bytes:
     """Write a stream of `events`."""
-    writer = ChunkDialect(RequestFacts(include_usage=usage_is_null), endpoint).make_writer(ENVELOPES[endpoint])
+    writer = ChunkFormat(RequestFacts(include_usage=usage_is_null), endpoint).make_writer(ENVELOPES[endpoint])
     return b"".join([*(writer.send(event) for event in events), writer.end()])
 
 

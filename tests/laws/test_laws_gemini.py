@@ -11,7 +11,7 @@ from tests.laws.strategies import legal_events
 from tests.table import table
 from welldone.protocol.collect import collect
 from welldone.protocol.dialects.gemini.objects import STATUS_BY_CODE, error_object
-from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect
+from welldone.protocol.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import (
     ChoiceStart,
@@ -29,9 +29,9 @@ from welldone.rules.trace import Trace
 
 HEAD = Envelope("r1", 1, "m")
 STREAM_PATH = "/v1beta/models/m:streamGenerateContent"
-FORMS: dict[str, tuple[type[GeminiDialect], str]] = {
-    "events": (GeminiDialect, f"{STREAM_PATH}?alt=sse"),
-    "array": (GeminiArrayDialect, STREAM_PATH),
+FORMS: dict[str, tuple[type[GeminiFormat], str]] = {
+    "events": (GeminiFormat, f"{STREAM_PATH}?alt=sse"),
+    "array": (GeminiArrayFormat, STREAM_PATH),
 }
 """The dialect of each form of a stream, and its path."""
 
@@ -73,7 +73,7 @@ def test_a_stream_of_legal_events_violates_no_rule(form: str, events: list[Event
 def test_a_reply_of_legal_events_violates_no_rule(events: list[Event], is_open: bool) -> None:
     if isinstance(events[-1], Failure):
         return
-    body = GeminiDialect(includes_thoughts=is_open).encode_reply(HEAD, collect(events))
+    body = GeminiFormat(includes_thoughts=is_open).encode_reply(HEAD, collect(events))
     path = "/v1beta/models/m:generateContent"
     trace = Trace(body=body, endpoint="gemini", path=path, request=request_with(is_open=is_open), status=200)
     assert judge(trace).findings == ()

@@ -14,8 +14,8 @@ from tests.table import table
 from welldone.protocol.catalog import RULES, Repairability
 from welldone.protocol.collect import collect
 from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
-from welldone.protocol.dialects.chat import ChunkDialect
+from welldone.protocol.dialects.anthropic.writer import MessagesFormat
+from welldone.protocol.dialects.chat import ChunkFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Refusal, Text, ToolArguments
 from welldone.protocol.request_facts import RepairOptions, RequestFacts
@@ -31,13 +31,13 @@ REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use",
 
 def write(events: list[Event]) -> bytes:
     """Write a Messages stream of `events`."""
-    writer = MessagesDialect().make_writer(MSG, lambda: None)
+    writer = MessagesFormat().make_writer(MSG, lambda: None)
     return b"".join([*(writer.send(event) for event in events), writer.end()])
 
 
 def write_chat(events: list[Event]) -> bytes:
     """Write a chat stream of `events`."""
-    writer = ChunkDialect(RequestFacts()).make_writer(ENVELOPES[Endpoint.CHAT])
+    writer = ChunkFormat(RequestFacts()).make_writer(ENVELOPES[Endpoint.CHAT])
     return b"".join([*(writer.send(event) for event in events), writer.end()])
 
 
@@ -136,7 +136,7 @@ def test_law_1_written_streams_are_correct(events: list[Event]) -> None:
 
 @given(events=legal_events(Endpoint.CHAT, choices=1))
 def test_law_1_written_replies_are_correct(events: list[Event]) -> None:
-    body = MessagesDialect().encode_reply(MSG, collect(events))
+    body = MessagesFormat().encode_reply(MSG, collect(events))
     if not isinstance(events[-1], Failure):
         assert judge(Trace(body=body, endpoint="messages")).findings == ()
 
@@ -172,7 +172,7 @@ def test_the_same_events_have_the_same_content_in_chat_and_in_messages(events: l
 def test_a_stream_and_a_reply_have_the_same_content(events: list[Event]) -> None:
     if isinstance(events[-1], Failure):
         return
-    streamed, reply = messages_content(write(events)), json.loads(MessagesDialect().encode_reply(MSG, collect(events)))
+    streamed, reply = messages_content(write(events)), json.loads(MessagesFormat().encode_reply(MSG, collect(events)))
     assert (streamed["reason"], streamed["stop"]) == (reply["stop_reason"], reply["stop_sequence"])
     assert streamed["usage"] == reply["usage"]
     for block in streamed["blocks"]:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.laws.strategies import ENVELOPES, any_bytes, damaged
 from tests.laws.test_laws_messages import damaged as damaged_messages
 from tests.laws.test_laws_responses import damaged as damaged_responses
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
-from welldone.protocol.dialects.ollama import OllamaDialect
+from welldone.protocol.dialects.anthropic.writer import MessagesFormat
+from welldone.protocol.dialects.ollama import OllamaFormat
 from welldone.protocol.dialects.registry import passthrough_repairer_for
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
@@ -32,10 +32,10 @@ STREAMS: dict[str, Callable[[], StreamPipeline]] = {
         Endpoint.CHAT, fallback=CHAT, options=RepairOptions(strict=frozenset({"all"}))
     ),
     "completions": lambda: StreamPipeline(Endpoint.COMPLETIONS, fallback=ENVELOPES[Endpoint.COMPLETIONS]),
-    "responses": lambda: StreamPipeline(Endpoint.CHAT, fallback=RESP, dialect=ResponsesDialect({})),
-    "messages": lambda: StreamPipeline(Endpoint.CHAT, fallback=MSG, dialect=MessagesDialect()),
+    "responses": lambda: StreamPipeline(Endpoint.CHAT, fallback=RESP, dialect=ResponsesFormat({})),
+    "messages": lambda: StreamPipeline(Endpoint.CHAT, fallback=MSG, dialect=MessagesFormat()),
     "ollama": lambda: StreamPipeline(
-        Endpoint.CHAT, fallback=CHAT, dialect=OllamaDialect(is_chat=True, created_at="now")
+        Endpoint.CHAT, fallback=CHAT, dialect=OllamaFormat(is_chat=True, created_at="now")
     ),
 }
 cuts = st.lists(st.integers(0, 2000), max_size=6)

@@ -13,9 +13,9 @@ from tests.laws.strategies import ENVELOPES, any_bytes, legal_events
 from tests.table import table
 from welldone.protocol.catalog import RULES, Repairability
 from welldone.protocol.collect import collect
-from welldone.protocol.dialects.chat import ChunkDialect
+from welldone.protocol.dialects.chat import ChunkFormat
 from welldone.protocol.dialects.responses.repair import ResponsesRepairer
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Logprobs, Reasoning, Refusal, Text, ToolArguments, ToolCall, Usage
 from welldone.protocol.request_facts import RepairOptions, RequestFacts
@@ -35,13 +35,13 @@ UNKNOWABLE = {"resp-usage"}
 
 def write(events: list[Event], *, is_summary: bool = False) -> bytes:
     """Write a Responses stream of `events`."""
-    writer = ResponsesDialect({}, is_summary=is_summary).make_writer(RESP, lambda: None)
+    writer = ResponsesFormat({}, is_summary=is_summary).make_writer(RESP, lambda: None)
     return b"".join([*(writer.send(event) for event in events), writer.end()])
 
 
 def write_chat(events: list[Event]) -> bytes:
     """Write a chat stream of `events`."""
-    writer = ChunkDialect(RequestFacts()).make_writer(ENVELOPES[Endpoint.CHAT])
+    writer = ChunkFormat(RequestFacts()).make_writer(ENVELOPES[Endpoint.CHAT])
     return b"".join([*(writer.send(event) for event in events), writer.end()])
 
 
@@ -155,7 +155,7 @@ def test_a_reply_equals_the_response_at_the_end_of_its_stream(events: list[Event
     reply = collect(events)
     if reply.failure is not None:
         return
-    reply_object = json.loads(ResponsesDialect({}).encode_reply(RESP, reply))
+    reply_object = json.loads(ResponsesFormat({}).encode_reply(RESP, reply))
     assert reply_object == values(write(events))[-1]["response"]
     assert violated_rules(json.dumps(reply_object).encode()) <= (UNKNOWABLE if reply.usage is None else set())
 

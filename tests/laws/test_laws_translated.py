@@ -19,11 +19,11 @@ from tests.laws.strategies import arguments, legal_events, names, texts
 from tests.table import table
 from welldone.protocol.catalog import RULES, Repairability
 from welldone.protocol.collect import collect
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
-from welldone.protocol.dialects.base import Dialect
+from welldone.protocol.dialects.anthropic.writer import MessagesFormat
+from welldone.protocol.dialects.base import AnswerFormat
 from welldone.protocol.dialects.gemini.repair import GeminiRepairer
-from welldone.protocol.dialects.gemini.writer import GeminiDialect
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.gemini.writer import GeminiFormat
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import (
     ChoiceStart,
@@ -54,10 +54,10 @@ Json = dict[str, Any]
 OURS = Envelope("chatcmpl-ours", 1600000000, "ours")
 FACTS = RequestFacts(include_usage=True, choice_count=1)
 MESSAGES, RESPONSES, GEMINI = Endpoint.MESSAGES, Endpoint.RESPONSES, Endpoint.GEMINI
-DIALECTS: dict[Endpoint, Dialect] = {
-    MESSAGES: MessagesDialect(),
-    RESPONSES: ResponsesDialect({}),
-    GEMINI: GeminiDialect(includes_thoughts=True),
+DIALECTS: dict[Endpoint, AnswerFormat] = {
+    MESSAGES: MessagesFormat(),
+    RESPONSES: ResponsesFormat({}),
+    GEMINI: GeminiFormat(includes_thoughts=True),
 }
 SENT = {
     MESSAGES: Envelope("msg_1", 1700000000, "m"),

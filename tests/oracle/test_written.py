@@ -13,7 +13,7 @@ from tests.oracle.node_client import NodeClients, why_missing
 from tests.oracle.repaired import plain
 from tests.oracle.reply import Reply
 from tests.oracle.test_readers import without
-from welldone.protocol.dialects.chat import ChunkDialect
+from welldone.protocol.dialects.chat import ChunkFormat
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Event
 from welldone.protocol.request_facts import RequestFacts
@@ -37,7 +37,7 @@ def node() -> Iterator[NodeClients]:
 
 
 def _write(events: list[Event], endpoint: Endpoint) -> tuple[bytes, Reply]:
-    writer = ChunkDialect(RequestFacts(include_usage=True), endpoint).make_writer(ENVELOPES[endpoint])
+    writer = ChunkFormat(RequestFacts(include_usage=True), endpoint).make_writer(ENVELOPES[endpoint])
     body = b"".join([*(writer.send(event) for event in events), writer.end()])
     return body, plain(body)
 

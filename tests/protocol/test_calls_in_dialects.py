@@ -23,11 +23,11 @@ from tests.protocol.build import (
 )
 from tests.table import table
 from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
-from welldone.protocol.dialects.base import Dialect
-from welldone.protocol.dialects.ollama import OllamaDialect
+from welldone.protocol.dialects.anthropic.writer import MessagesFormat
+from welldone.protocol.dialects.base import AnswerFormat
+from welldone.protocol.dialects.ollama import OllamaFormat
 from welldone.protocol.dialects.responses.repair import ResponsesRepairer
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 from welldone.protocol.request_facts import RequestFacts
@@ -62,14 +62,14 @@ def reply(calls: list[Json], reason: str = "tool_calls") -> bytes:
 
 
 def repaired_stream(
-    data: bytes, dialect: Dialect | None = None, *, is_whole: bool = False, facts: RequestFacts = FACTS
+    data: bytes, dialect: AnswerFormat | None = None, *, is_whole: bool = False, facts: RequestFacts = FACTS
 ) -> bytes:
     pipeline = StreamPipeline(CHAT, fallback=FALLBACK, facts=facts, dialect=dialect)
     return (pipeline.feed_reply(data) if is_whole else pipeline.feed(data)) + pipeline.close()
 
 
 def repaired_reply(
-    data: bytes, dialect: Dialect | None = None, *, is_whole: bool = False, facts: RequestFacts = FACTS
+    data: bytes, dialect: AnswerFormat | None = None, *, is_whole: bool = False, facts: RequestFacts = FACTS
 ) -> tuple[BufferedPipeline, Json]:
     pipeline = BufferedPipeline(CHAT, fallback=FALLBACK, facts=facts, dialect=dialect)
     if is_whole:
@@ -88,8 +88,8 @@ def lines(body: bytes) -> list[Json]:
     return [json.loads(line) for line in body.splitlines()]
 
 
-def ollama() -> OllamaDialect:
-    return OllamaDialect(is_chat=True, created_at="now")
+def ollama() -> OllamaFormat:
+    return OllamaFormat(is_chat=True, created_at="now")
 
 
 # Custom calls
@@ -194,7 +194,7 @@ def test_a_custom_call_of_a_whole_reply_is_judged(wrong: Json, rule: str) -> Non
 
 def test_a_custom_call_in_responses() -> None:
     data = stream(role(), custom(), *map(custom_delta, split(SCRIPT)), finish("tool_calls"), usage_chunk(count()))
-    body = repaired_stream(data, ResponsesDialect({}), facts=RequestFacts(include_usage=True, choice_count=1))
+    body = repaired_stream(data, ResponsesFormat({}), facts=RequestFacts(include_usage=True, choice_count=1))
     values = events(body)
     item = values[-1]["response"]["output"][0]
     shown = {"type": "custom_tool_call", "call_id": "call_1", "name": "sh", "input": SCRIPT, "status": "completed"}
@@ -210,18 +210,18 @@ def test_a_custom_call_in_responses() -> None:
     collector = ResponsesRepairer(fallback=Envelope("resp_1", 1, "m"), is_stream=False)
     collector.feed(body)
     assert json.loads(collector.body())["output"] == [item]
-    whole = repaired_reply(CUSTOM, ResponsesDialect({}))[1]
+    whole = repaired_reply(CUSTOM, ResponsesFormat({}))[1]
     assert whole["output"][0]["input"] == SCRIPT
 
 
 @pytest.mark.parametrize("text", [SCRIPT, ""])
 def test_a_custom_call_in_messages_has_its_text_in_an_object(text: str) -> None:
     data = stream(role(), custom(), *map(custom_delta, split(text)), finish("tool_calls"))
-    values = events(repaired_stream(data, MessagesDialect()))
+    values = events(repaired_stream(data, MessagesFormat()))
     parts = [one["delta"]["partial_json"] for one in values if one["type"] == "content_block_delta"]
     assert json.loads("".join(parts)) == {"input": text}
     assert values[-2]["delta"]["stop_reason"] == "tool_use"
-    pipeline, whole = repaired_reply(data, MessagesDialect())
+    pipeline, whole = repaired_reply(data, MessagesFormat())
     call = {"type": "tool_use", "id": "call_1", "name": "sh", "input": {"input": text}}
     assert whole["content"] == [call | {"caller": {"type": "direct"}}]
     assert pipeline.result.invalid_arguments_count == 0
@@ -262,7 +262,7 @@ def test_a_truncated_call_is_not_delivered_as_an_object(kind: str, texts: tuple[
     pipeline, whole = repaired_reply(data, ollama())
     assert [one["function"]["name"] for one in whole["message"]["tool_calls"]] == ["list"]
     assert whole["done_reason"] == reason
-    pipeline, whole = repaired_reply(data, MessagesDialect())
+    pipeline, whole = repaired_reply(data, MessagesFormat())
     assert [one["name"] for one in whole["content"]] == ["list"]
     assert whole["stop_reason"] == ("max_tokens" if reason == "length" else "refusal")
     assert (pipeline.failure, pipeline.result.invalid_arguments_count) == (None, 0)
@@ -271,7 +271,7 @@ def test_a_truncated_call_is_not_delivered_as_an_object(kind: str, texts: tuple[
 @table("kind", ["function", "custom"])
 @table("texts", [DELETE, ()], ids=["some arguments", "none"])
 def test_a_truncated_call_stays_open_in_a_messages_stream(kind: str, texts: tuple[str, ...]) -> None:
-    values = events(repaired_stream(stream(role(), *cut(kind, texts), finish("length")), MessagesDialect()))
+    values = events(repaired_stream(stream(role(), *cut(kind, texts), finish("length")), MessagesFormat()))
     blocks = [one["content_block"]["name"] for one in values if one["type"] == "content_block_start"]
     parts = [
         one["delta"]["partial_json"] for one in values if one["type"] == "content_block_delta" and one["index"] == 1
@@ -300,13 +300,13 @@ def test_a_truncated_answer_delivers_no_incomplete_call(end: bytes) -> None:
     data = stream(role(), *mixed, end=end)
     values = lines(repaired_stream(data, ollama()))
     assert [list(one) for one in values] == [["error"]]
-    for dialect in (ollama(), MessagesDialect()):
+    for dialect in (ollama(), MessagesFormat()):
         assert repaired_reply(data, dialect)[0].failure is not None
 
 
 def test_invalid_arguments_fail_in_dialects_with_object_arguments() -> None:
     data = stream(role(), delta_chunk(call_start()), delta_chunk(piece("[1]")), finish("tool_calls"))
-    for dialect in (ollama(), MessagesDialect()):
+    for dialect in (ollama(), MessagesFormat()):
         pipeline = repaired_reply(data, dialect)[0]
         assert pipeline.failure is not None
         assert pipeline.failure.message == "the server sent a tool call whose arguments are not a JSON object"
@@ -330,7 +330,7 @@ def test_unusual_values_in_arguments_are_kept(arguments: str, expected: Json) ->
         *(delta_chunk(piece(text)) for text in split(arguments, 3)),
         finish("tool_calls"),
     )
-    for dialect in (ollama(), MessagesDialect()):
+    for dialect in (ollama(), MessagesFormat()):
         pipeline, whole = repaired_reply(data, dialect)
         assert pipeline.failure is None
         call = whole["message"]["tool_calls"][0]["function"] if "message" in whole else whole["content"][0]
@@ -343,8 +343,8 @@ def test_unusual_values_in_arguments_are_kept(arguments: str, expected: Json) ->
 # Choices
 
 
-@table("dialect", [None, ollama(), MessagesDialect(), ResponsesDialect({})], ids=lambda one: type(one).__name__)
-def test_unrequested_choices_are_not_mixed_into_the_requested_one(dialect: Dialect | None) -> None:
+@table("dialect", [None, ollama(), MessagesFormat(), ResponsesFormat({})], ids=lambda one: type(one).__name__)
+def test_unrequested_choices_are_not_mixed_into_the_requested_one(dialect: AnswerFormat | None) -> None:
     mixed = [
         role(),
         delta_chunk(call_start(0, "a", "one")),
@@ -389,7 +389,7 @@ def test_a_message_is_complete_when_it_has_a_stop_reason() -> None:
     repairer = MessagesRepairer(fallback=Envelope("msg_1", 1, "m"))
     whole = events(
         repaired_stream(
-            stream(role(), delta_chunk({"content": "Hi"}), finish(), usage_chunk(count())), MessagesDialect()
+            stream(role(), delta_chunk({"content": "Hi"}), finish(), usage_chunk(count())), MessagesFormat()
         )
     )
     seen = []

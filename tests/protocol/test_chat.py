@@ -19,7 +19,7 @@ from tests.protocol.build import (
 )
 from tests.table import table
 from welldone.protocol.collect import CollectedChoice, CollectedReply, CollectedToolCall
-from welldone.protocol.dialects.chat import ChunkDialect, tool_call_object
+from welldone.protocol.dialects.chat import ChunkFormat, tool_call_object
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import (
     ChoiceStart,
@@ -43,7 +43,7 @@ LEGACY_FACTS = RequestFacts(uses_legacy_functions=True)
 
 
 def write(*events: Event, functions: bool = False, reasoning: tuple[str, ...] = ("reasoning_content",)) -> list[bytes]:
-    writer = ChunkDialect(RequestFacts(uses_legacy_functions=functions), reasoning=reasoning).make_writer(ENVELOPE)
+    writer = ChunkFormat(RequestFacts(uses_legacy_functions=functions), reasoning=reasoning).make_writer(ENVELOPE)
     return [*(writer.send(event) for event in events), writer.end()]
 
 
@@ -112,9 +112,9 @@ def test_a_request_with_functions_gets_only_one_call() -> None:
 
 
 def test_the_finish_reason_of_a_request_with_functions_is_function_call() -> None:
-    assert ChunkDialect(LEGACY_FACTS).finish_reason("tool_calls") == "function_call"
-    assert ChunkDialect(RequestFacts()).finish_reason("tool_calls") == "tool_calls"
-    assert ChunkDialect(LEGACY_FACTS).finish_reason("stop") == "stop"
+    assert ChunkFormat(LEGACY_FACTS).finish_reason("tool_calls") == "function_call"
+    assert ChunkFormat(RequestFacts()).finish_reason("tool_calls") == "tool_calls"
+    assert ChunkFormat(LEGACY_FACTS).finish_reason("stop") == "stop"
 
 
 def test_a_tool_call_is_written_in_openai_s_format() -> None:
@@ -171,7 +171,7 @@ def answered(message: Json, reason: str = "stop", **members: object) -> Json:
     ],
 )
 def test_a_chat_reply_has_messages(answer: CollectedChoice, expected: Json) -> None:
-    assert ChunkDialect(RequestFacts()).encode_reply(ENVELOPE, CollectedReply({0: answer})) == body(expected)
+    assert ChunkFormat(RequestFacts()).encode_reply(ENVELOPE, CollectedReply({0: answer})) == body(expected)
 
 
 def test_a_reply_to_a_request_with_functions_has_a_function_call() -> None:
@@ -184,13 +184,13 @@ def test_a_reply_to_a_request_with_functions_has_a_function_call() -> None:
         }
     )
     message = {"function_call": {"name": "get", "arguments": "{}"}}
-    assert ChunkDialect(LEGACY_FACTS).encode_reply(ENVELOPE, reply) == body(answered(message, "function_call"))
+    assert ChunkFormat(LEGACY_FACTS).encode_reply(ENVELOPE, reply) == body(answered(message, "function_call"))
 
 
 @pytest.mark.parametrize("names", NAMES)
 def test_reasoning_of_a_reply_is_sent_in_the_configured_fields_or_not_at_all(names: tuple[str, ...]) -> None:
     reply = CollectedReply({0: CollectedChoice("a", "why", finish_reason="stop")})
-    assert ChunkDialect(RequestFacts(), reasoning=names).encode_reply(ENVELOPE, reply) == body(
+    assert ChunkFormat(RequestFacts(), reasoning=names).encode_reply(ENVELOPE, reply) == body(
         answered({"content": "a"} | dict.fromkeys(names, "why"))
     )
 
@@ -205,5 +205,5 @@ def test_a_reply_has_ordered_choices_usage_and_unknown_fields() -> None:
         system_fingerprint="fp",
         x=1,
     )
-    written = ChunkDialect(RequestFacts()).encode_reply(Envelope("chatcmpl-1", 1700000000, "m", "fp"), reply)
+    written = ChunkFormat(RequestFacts()).encode_reply(Envelope("chatcmpl-1", 1700000000, "m", "fp"), reply)
     assert written == expected.replace(b'"@"', b'"\\u2028"')

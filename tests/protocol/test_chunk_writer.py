@@ -22,7 +22,7 @@ from tests.protocol.build import (
     text_end,
 )
 from tests.table import table
-from welldone.protocol.dialects.chat import ChunkDialect, ChunkWriter, escape_line_breaks, openai_error_object
+from welldone.protocol.dialects.chat import ChunkFormat, ChunkWriter, escape_line_breaks, openai_error_object
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import (
     ChoiceStart,
@@ -45,7 +45,7 @@ KEEP_ALIVE = b": keep-alive\n\n"
 
 def writer(endpoint: Endpoint = CHAT, *, usage_is_null: bool = False) -> ChunkWriter:
     envelope = ENVELOPE if endpoint is CHAT else Envelope("cmpl-1", 1700000000, "m")
-    return ChunkDialect(RequestFacts(include_usage=usage_is_null), endpoint).make_writer(envelope)
+    return ChunkFormat(RequestFacts(include_usage=usage_is_null), endpoint).make_writer(envelope)
 
 
 def write(*events: Event, endpoint: Endpoint = CHAT, usage_is_null: bool = False) -> list[bytes]:
@@ -90,7 +90,7 @@ def test_requested_usage_is_last_and_null_on_earlier_chunks() -> None:
 
 
 def test_a_fingerprint_is_on_each_chunk() -> None:
-    out = ChunkDialect(RequestFacts()).make_writer(Envelope("chatcmpl-1", 1700000000, "m", "fp"))
+    out = ChunkFormat(RequestFacts()).make_writer(Envelope("chatcmpl-1", 1700000000, "m", "fp"))
     for event in (OPEN, Text(0, "a"), STOP, Usage(5, 3, 8, {})):
         assert b'"model":"m","system_fingerprint":"fp","choices":' in out.send(event)
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.protocol.build import DONE, count, frame, pack, text, text_end
 from welldone.protocol.collect import CollectedChoice, CollectedReply
-from welldone.protocol.dialects.chat import ChunkDialect
+from welldone.protocol.dialects.chat import ChunkFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import (
     ChoiceStart,
@@ -24,7 +24,7 @@ ENVELOPE = Envelope("cmpl-1", 1700000000, "m")
 
 
 def test_the_first_chunk_of_a_completion_has_text() -> None:
-    writer = ChunkDialect(RequestFacts(), Endpoint.COMPLETIONS).make_writer(ENVELOPE)
+    writer = ChunkFormat(RequestFacts(), Endpoint.COMPLETIONS).make_writer(ENVELOPE)
     events: list[Event] = [ChoiceStart(0), Text(0, "Hel"), Text(0, "lo"), Finish(0, "length")]
     assert [writer.send(event) for event in events] == [
         b"",
@@ -37,7 +37,7 @@ def test_the_first_chunk_of_a_completion_has_text() -> None:
 
 @pytest.mark.parametrize("event", [Reasoning(0, "a"), Refusal(0, "a"), ToolCall(0, 0, "a", "get")])
 def test_a_completion_rejects_events_other_than_text(event: Event) -> None:
-    writer = ChunkDialect(RequestFacts(), Endpoint.COMPLETIONS).make_writer(ENVELOPE)
+    writer = ChunkFormat(RequestFacts(), Endpoint.COMPLETIONS).make_writer(ENVELOPE)
     writer.send(ChoiceStart(0))
     with pytest.raises(EventOrderError, match="legal now: Text, Logprobs, UnknownFields, Finish"):
         writer.send(event)
@@ -55,4 +55,4 @@ def test_a_completions_reply_has_texts() -> None:
     envelope = {"id": "cmpl-1", "object": "text_completion", "created": 1700000000, "model": "m"}
     expected = pack({**envelope, "choices": choices, "usage": count(5, 3), "z": 3}).replace(b"a@", b"a\\u2029")
     reply = CollectedReply(answers, Usage(5, 3, 8, {}), unknown_fields={"z": 3})
-    assert ChunkDialect(RequestFacts(), Endpoint.COMPLETIONS).encode_reply(ENVELOPE, reply) == expected
+    assert ChunkFormat(RequestFacts(), Endpoint.COMPLETIONS).encode_reply(ENVELOPE, reply) == expected

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from tests.protocol.build import CHAT, FALLBACK, delta_chunk, finish, role, stream
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
-from welldone.protocol.dialects.base import Dialect
-from welldone.protocol.dialects.ollama import OllamaDialect
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.anthropic.writer import MessagesFormat
+from welldone.protocol.dialects.base import AnswerFormat
+from welldone.protocol.dialects.ollama import OllamaFormat
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.events import Json
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
 
@@ -23,7 +23,7 @@ MESSAGE = {"role": "assistant", "content": CONTENT}
 REPLY = json.dumps({"choices": [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}]}).encode()
 
 
-def buffered_reply(data: bytes, dialect: Dialect | None = None) -> Json:
+def buffered_reply(data: bytes, dialect: AnswerFormat | None = None) -> Json:
     buffered = BufferedPipeline(CHAT, fallback=FALLBACK, dialect=dialect)
     if data is REPLY:
         buffered.feed_reply(data)
@@ -54,9 +54,9 @@ def test_content_parts_are_complete_in_a_reply(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", [STREAM, REPLY], ids=["streamed", "whole"])
 def test_reasoning_and_text_parts_are_translated_to_each_dialect(data: bytes) -> None:
-    message = buffered_reply(data, MessagesDialect())
+    message = buffered_reply(data, MessagesFormat())
     assert [block.get("thinking", block.get("text")) for block in message["content"]] == ["why", "so"]
-    reasoning, answer = buffered_reply(data, ResponsesDialect(echo={}))["output"]
+    reasoning, answer = buffered_reply(data, ResponsesFormat(echo={}))["output"]
     assert (reasoning["content"][0]["text"], answer["content"][0]["text"]) == ("why", "so")
-    line = buffered_reply(data, OllamaDialect(is_chat=True, created_at="2025-01-01T00:00:00Z"))
+    line = buffered_reply(data, OllamaFormat(is_chat=True, created_at="2025-01-01T00:00:00Z"))
     assert (line["message"]["thinking"], line["message"]["content"]) == ("why", "so")

@@ -27,8 +27,8 @@ from tests.recorded.traces import read_content, recorded_traces
 from tests.support.path_comparison import twin_of
 from tests.table import table
 from welldone.protocol.continuation import PrefillStyle, plan_continuation
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.anthropic.writer import MessagesFormat
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Usage
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
@@ -75,7 +75,7 @@ def _reasoning(sent: bytes) -> list[str]:
     return [part.partition('"reasoning_content":"')[2].partition('"}')[0] for part in sent.decode().split("data: ")]
 
 
-DIALECTS: dict[str, Callable[[], Any]] = {"messages": MessagesDialect, "responses": partial(ResponsesDialect, {})}
+DIALECTS: dict[str, Callable[[], Any]] = {"messages": MessagesFormat, "responses": partial(ResponsesFormat, {})}
 
 
 @table("name", DIALECTS)

@@ -8,12 +8,12 @@ from tests.protocol.build import CHAT, FALLBACK, content_chunks, finish, role, r
 from tests.table import table
 from welldone.protocol import sse
 from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
-from welldone.protocol.dialects.base import KEEP_ALIVE, Dialect
-from welldone.protocol.dialects.chat import ChunkDialect
-from welldone.protocol.dialects.ollama import OllamaDialect
+from welldone.protocol.dialects.anthropic.writer import MessagesFormat
+from welldone.protocol.dialects.base import KEEP_ALIVE, AnswerFormat
+from welldone.protocol.dialects.chat import ChunkFormat
+from welldone.protocol.dialects.ollama import OllamaFormat
 from welldone.protocol.dialects.responses.repair import ResponsesRepairer
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Failure, Text
@@ -24,12 +24,12 @@ from welldone.protocol.state import PartState
 BODY = stream(role(), *content_chunks("Hi"), finish())
 FAILED = Failure("It broke.", code="x")
 
-DIALECTS: dict[str, Dialect] = {
-    "chat": ChunkDialect(RequestFacts()),
-    "completions": ChunkDialect(RequestFacts(), Endpoint.COMPLETIONS),
-    "responses": ResponsesDialect({}),
-    "messages": MessagesDialect(),
-    "ollama": OllamaDialect(is_chat=True, created_at="now"),
+DIALECTS: dict[str, AnswerFormat] = {
+    "chat": ChunkFormat(RequestFacts()),
+    "completions": ChunkFormat(RequestFacts(), Endpoint.COMPLETIONS),
+    "responses": ResponsesFormat({}),
+    "messages": MessagesFormat(),
+    "ollama": OllamaFormat(is_chat=True, created_at="now"),
 }
 LAST_WORDS = {
     "chat": (b'data: {"error":', sse.DONE),

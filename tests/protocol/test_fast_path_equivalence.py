@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tests.recorded.traces import recorded_traces
 from tests.support.path_comparison import twin_of
 from tests.table import table
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
-from welldone.protocol.dialects.base import Dialect
-from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect
-from welldone.protocol.dialects.ollama import OllamaDialect
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.anthropic.writer import MessagesFormat
+from welldone.protocol.dialects.base import AnswerFormat
+from welldone.protocol.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
+from welldone.protocol.dialects.ollama import OllamaFormat
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.pipeline import BUFFERED_LIMIT_CHARS, StreamPipeline
 from welldone.protocol.request_facts import RepairOptions, RequestFacts
@@ -26,12 +26,12 @@ STREAMS = {one.name: one.trace.body for one in recorded_traces() if one.trace.bo
 FACTS = RequestFacts(include_usage=True, is_usage_forced=True)
 
 
-TRANSLATED: dict[str, Callable[[], Dialect]] = {
-    "Messages": MessagesDialect,
-    "Responses": lambda: ResponsesDialect({}),
-    "Gemini": lambda: GeminiDialect(includes_thoughts=True),
-    "Gemini, array": GeminiArrayDialect,
-    "Ollama": lambda: OllamaDialect(is_chat=True, created_at="now"),
+TRANSLATED: dict[str, Callable[[], AnswerFormat]] = {
+    "Messages": MessagesFormat,
+    "Responses": lambda: ResponsesFormat({}),
+    "Gemini": lambda: GeminiFormat(includes_thoughts=True),
+    "Gemini, array": GeminiArrayFormat,
+    "Ollama": lambda: OllamaFormat(is_chat=True, created_at="now"),
 }
 
 

@@ -21,11 +21,11 @@ from tests.protocol.build import (
 )
 from tests.table import table
 from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
-from welldone.protocol.dialects.base import Dialect
-from welldone.protocol.dialects.ollama import OllamaDialect
+from welldone.protocol.dialects.anthropic.writer import MessagesFormat
+from welldone.protocol.dialects.base import AnswerFormat
+from welldone.protocol.dialects.ollama import OllamaFormat
 from welldone.protocol.dialects.responses.repair import ResponsesRepairer
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Json
 from welldone.protocol.finish_reasons import (
@@ -174,10 +174,10 @@ def test_a_reply_without_a_finish_reason_is_an_error_unless_its_calls_are_comple
 
 CREATED_AT = "2025-01-01T00:00:00Z"
 ENVELOPE = Envelope("x-1", 1, "m")
-DIALECTS: dict[str, tuple[type[Dialect], Json]] = {
-    "messages": (MessagesDialect, {}),
-    "responses": (ResponsesDialect, {"echo": {}}),
-    "ollama": (OllamaDialect, {"is_chat": True, "created_at": CREATED_AT}),
+DIALECTS: dict[str, tuple[type[AnswerFormat], Json]] = {
+    "messages": (MessagesFormat, {}),
+    "responses": (ResponsesFormat, {"echo": {}}),
+    "ollama": (OllamaFormat, {"is_chat": True, "created_at": CREATED_AT}),
 }
 TRANSLATED = [
     # The provider's finish reason; Anthropic's stop_reason; status and reason of a Response; Ollama's done_reason.

@@ -23,9 +23,9 @@ from tests.protocol.gemini_streams import (
 from tests.table import table
 from welldone.protocol.dialects.gemini.objects import failure_object
 from welldone.protocol.dialects.gemini.repair import GeminiRepairer
-from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect
+from welldone.protocol.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
 from welldone.protocol.dialects.registry import passthrough_repairer_for
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Failure
 from welldone.protocol.pipeline import make_pipeline
@@ -72,7 +72,7 @@ RICH = element(
 def test_a_right_stream_is_not_changed() -> None:
     assert repair(frames(*ANSWER)) == list(ANSWER)
     assert repair(frames(ANSWER[0], RICH)) == [ANSWER[0], RICH]
-    assert repair(frames(*ANSWER), dialect=GeminiDialect()) == list(ANSWER)
+    assert repair(frames(*ANSWER), dialect=GeminiFormat()) == list(ANSWER)
     stream = repairer()
     stream.feed(frames(*ANSWER))
     stream.close()
@@ -120,11 +120,11 @@ def test_an_array_is_read_as_the_reply_and_written_for_clients_of_arrays() -> No
     whole.feed_reply(json.dumps([*ANSWER, None]).encode())
     whole.close()
     assert json.loads(whole.body()) == WHOLE
-    array = repairer(dialect=GeminiArrayDialect())
+    array = repairer(dialect=GeminiArrayFormat())
     assert array.headers["Content-Type"].startswith("application/json")
     assert json.loads(array.keep_alive() + array.feed(frames(*ANSWER)) + array.close()) == list(ANSWER)
     assert array.keep_alive() == b""
-    failed = repairer(dialect=GeminiArrayDialect())
+    failed = repairer(dialect=GeminiArrayFormat())
     assert json.loads(failed.feed(frames(ANSWER[0], ERROR)) + failed.close()) == [ANSWER[0], ERROR]
 
 
@@ -208,10 +208,10 @@ def test_each_candidate_has_one_finish_reason() -> None:
 
 
 def test_the_registry_makes_it() -> None:
-    for form in (None, GeminiArrayDialect(), ResponsesDialect({})):
+    for form in (None, GeminiArrayFormat(), ResponsesFormat({})):
         made = passthrough_repairer_for(Endpoint.GEMINI, fallback=OURS, dialect=form)
         assert isinstance(made, GeminiRepairer)
-        is_array = isinstance(form, GeminiArrayDialect)
+        is_array = isinstance(form, GeminiArrayFormat)
         assert made.headers["Content-Type"].startswith("application/json" if is_array else "text/event-stream")
     made_for_library = make_pipeline(Endpoint.GEMINI, None, id_stem="1", created=1, is_stream=True)
     assert elements(made_for_library.feed(frames(*ANSWER)) + made_for_library.close()) == list(ANSWER)

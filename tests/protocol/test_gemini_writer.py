@@ -10,7 +10,7 @@ from tests.laws.strategies import legal_events
 from tests.table import table
 from welldone.protocol.collect import collect
 from welldone.protocol.dialects.gemini.objects import error_object, failure_object, signature_fields, usage_metadata
-from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect
+from welldone.protocol.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import (
     ChoiceStart,
@@ -39,19 +39,19 @@ START = ChoiceStart(0)
 SIGNED = {"extra_content": {"google": {"thought_signature": "c2ln"}}}
 
 
-def write(events: list[Event], dialect: GeminiDialect | None = None) -> bytes:
-    writer = (dialect or GeminiDialect(includes_thoughts=True)).make_writer(HEAD, lambda: None)
+def write(events: list[Event], dialect: GeminiFormat | None = None) -> bytes:
+    writer = (dialect or GeminiFormat(includes_thoughts=True)).make_writer(HEAD, lambda: None)
     return b"".join([*(writer.send(event) for event in events), writer.end()])
 
 
-def elements(events: list[Event], dialect: GeminiDialect | None = None) -> list[dict[str, Any]]:
+def elements(events: list[Event], dialect: GeminiFormat | None = None) -> list[dict[str, Any]]:
     frames = write(events, dialect).decode().split("\n\n")
     assert frames.pop() == ""
     return [json.loads(frame.strip().removeprefix("data: ")) for frame in frames if frame.strip()]  # or keep-alives
 
 
 def array(events: list[Event]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(write(events, GeminiArrayDialect(includes_thoughts=True)))
+    found: list[dict[str, Any]] = json.loads(write(events, GeminiArrayFormat(includes_thoughts=True)))
     return found
 
 
@@ -88,8 +88,8 @@ def test_there_is_no_sentinel_and_a_keep_alive_is_an_empty_line() -> None:
 
 def test_thoughts_are_hidden_unless_they_are_requested() -> None:
     events: list[Event] = [START, Reasoning(0, "hm"), Finish(0, "stop")]
-    assert parts(elements(events, GeminiDialect())) == [{"text": ""}]
-    whole = json.loads(GeminiDialect().encode_reply(HEAD, collect(events)))
+    assert parts(elements(events, GeminiFormat())) == [{"text": ""}]
+    whole = json.loads(GeminiFormat().encode_reply(HEAD, collect(events)))
     assert parts([whole]) == [{"text": ""}]
 
 
@@ -109,7 +109,7 @@ def test_a_call_is_one_part_with_its_signature() -> None:
     found = elements(events)
     assert parts(found)[:-1] == expected
     assert found[-1]["candidates"][0]["finishReason"] == "STOP"
-    assert parts([json.loads(GeminiDialect().encode_reply(HEAD, collect(events)))]) == expected
+    assert parts([json.loads(GeminiFormat().encode_reply(HEAD, collect(events)))]) == expected
 
 
 @table(
@@ -122,7 +122,7 @@ def test_a_call_is_one_part_with_its_signature() -> None:
 )
 def test_a_call_without_an_object_is_left_out(text: str, reason: str, finish: str, message: str | None) -> None:
     events: list[Event] = [START, ToolCall(0, 0, "c1", "f"), ToolArguments(0, 0, text), Finish(0, reason)]
-    for found in (elements(events)[-1], json.loads(GeminiDialect().encode_reply(HEAD, collect(events)))):
+    for found in (elements(events)[-1], json.loads(GeminiFormat().encode_reply(HEAD, collect(events)))):
         (last,) = found["candidates"]
         assert (last["finishReason"], last.get("finishMessage")) == (finish, message)
         assert last["content"]["parts"] == [{"text": ""}]
@@ -140,7 +140,7 @@ def test_the_text_of_a_custom_call_is_its_input() -> None:
         ended = [*events, Finish(0, reason)]
         calls = [part for part in parts(elements(ended)) if "functionCall" in part]
         assert [call["functionCall"]["args"] for call in calls] == [{"input": "x"}, {"input": "y"}][:count]
-        whole = json.loads(GeminiDialect().encode_reply(HEAD, collect(ended)))
+        whole = json.loads(GeminiFormat().encode_reply(HEAD, collect(ended)))
         assert parts([whole]) == calls
 
 
@@ -153,7 +153,7 @@ def test_candidates_are_numbered() -> None:
     events: list[Event] = [START, ChoiceStart(1), Text(1, "b"), Text(0, "a"), Finish(0, "stop"), Finish(1, "length")]
     ends = [candidate({"text": ""}, finishReason="STOP"), candidate({"text": ""}, 1, finishReason="MAX_TOKENS")]
     assert elements(events) == [element(candidate({"text": "b"}, 1)), element(candidate({"text": "a"})), element(*ends)]
-    assert GeminiDialect().restrict(RequestFacts(choice_count=2), is_stream=True).choice_count == 2
+    assert GeminiFormat().restrict(RequestFacts(choice_count=2), is_stream=True).choice_count == 2
 
 
 def test_log_probabilities_come_with_their_text() -> None:
@@ -169,12 +169,12 @@ def test_log_probabilities_come_with_their_text() -> None:
     events += [Finish(0, "stop")]
     first, last = (one["candidates"][0]["logprobsResult"] for one in elements(events))
     assert (first, last) == (result("a", "b"), result("c"))
-    whole = json.loads(GeminiDialect().encode_reply(HEAD, collect(events)))
+    whole = json.loads(GeminiFormat().encode_reply(HEAD, collect(events)))
     assert whole["candidates"][0]["logprobsResult"] == result("a", "b", "c")
 
 
 def test_text_is_accepted_while_a_choice_is_open_and_nothing_is_pending() -> None:
-    writer = GeminiDialect().make_writer(HEAD, lambda: None)
+    writer = GeminiFormat().make_writer(HEAD, lambda: None)
     assert not writer.accepts_text(0)
     writer.send(START)
     assert writer.accepts_text(0)
@@ -198,7 +198,7 @@ TIMINGS: Json = {"timings": {"prompt_n": 3, "cache_n": 4, "predicted_n": 2}}
 def test_each_element_has_the_prompt_tokens_if_they_are_known(
     early: list[Event], counted: Usage | None, expected: tuple[int, ...] | None, last: tuple[int, ...] | None
 ) -> None:
-    writer = GeminiDialect().make_writer(HEAD, lambda: counted)
+    writer = GeminiFormat().make_writer(HEAD, lambda: counted)
     call: list[Event] = [ToolCall(0, 0, "c", "f"), ToolArguments(0, 0, "{}")]
     events: list[Event] = [START, *early, Text(0, "a"), Text(0, "b"), *call, Finish(0, "tool_calls")]
     written = b"".join([*(writer.send(event) for event in events), writer.end()])
@@ -272,15 +272,15 @@ def test_an_error_has_googles_status(code: int, status: str) -> None:
     assert error_object(code, "x") == {"error": {"code": code, "message": "x", "status": status}}
 
 
-@pytest.mark.parametrize("dialect", [GeminiDialect, GeminiArrayDialect])
-def test_an_error_without_a_writer_ends_the_stream(dialect: type[GeminiDialect]) -> None:
+@pytest.mark.parametrize("dialect", [GeminiFormat, GeminiArrayFormat])
+def test_an_error_without_a_writer_ends_the_stream(dialect: type[GeminiFormat]) -> None:
     written = dialect().final_error_bytes(Failure("x"))
-    found = json.loads(written if dialect is GeminiArrayDialect else b"[" + written.removeprefix(b"data: ") + b"]")
+    found = json.loads(written if dialect is GeminiArrayFormat else b"[" + written.removeprefix(b"data: ") + b"]")
     assert [one["error"]["message"] for one in found] == ["x"]
 
 
 def test_an_array_without_elements_is_empty() -> None:
-    assert GeminiArrayDialect().end_bytes() == b"[]"
+    assert GeminiArrayFormat().end_bytes() == b"[]"
 
 
 @given(events=legal_events(Endpoint.CHAT, choices=2))
@@ -290,7 +290,7 @@ def test_stream_array_and_reply_have_the_same_content(events: list[Event]) -> No
     if isinstance(events[-1], Failure):
         assert list(streamed[-1]) == ["error"]
         return
-    whole = json.loads(GeminiDialect(includes_thoughts=True).encode_reply(HEAD, collect(events)))
+    whole = json.loads(GeminiFormat(includes_thoughts=True).encode_reply(HEAD, collect(events)))
     assert whole.get("usageMetadata") == streamed[-1].get("usageMetadata")
     for choice in whole["candidates"]:
         mine = [

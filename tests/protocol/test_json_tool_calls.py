@@ -23,9 +23,9 @@ from tests.protocol.build import (
 from tests.table import table
 from welldone.protocol.collect import collect
 from welldone.protocol.continuation import Continuation, ContinuationWay
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
-from welldone.protocol.dialects.base import Dialect
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.anthropic.writer import MessagesFormat
+from welldone.protocol.dialects.base import AnswerFormat
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.events import (
     ChoiceStart,
     Event,
@@ -316,7 +316,7 @@ REPLIES = [*content_chunks(*QWEN), finish(), usage_chunk(count(9, 20))]
 OPTIONS = RepairOptions(json_calls=callable_tools(BODY))
 
 
-def pipeline(dialect: Dialect | None = None, options: RepairOptions = OPTIONS, **changes: Any) -> StreamPipeline:  # noqa: ANN401 - fields of the facts
+def pipeline(dialect: AnswerFormat | None = None, options: RepairOptions = OPTIONS, **changes: Any) -> StreamPipeline:  # noqa: ANN401 - fields of the facts
     known: dict[str, Any] = {"include_usage": True, "choice_count": 1, "tool_names": frozenset({"get"})}
     facts = RequestFacts(**known | changes)
     return StreamPipeline(CHAT, fallback=FALLBACK, facts=facts, dialect=dialect, options=options)
@@ -370,9 +370,9 @@ def test_the_fast_path_is_used_once_the_text_is_no_call() -> None:
 
 @pytest.mark.parametrize(
     ("dialect", "kind"),
-    [(None, b'"tool_calls"'), (MessagesDialect(), b'"tool_use"'), (ResponsesDialect({}), b'"function_call"')],
+    [(None, b'"tool_calls"'), (MessagesFormat(), b'"tool_use"'), (ResponsesFormat({}), b'"function_call"')],
 )
-def test_other_dialects_get_the_call(dialect: Dialect | None, kind: bytes) -> None:
+def test_other_dialects_get_the_call(dialect: AnswerFormat | None, kind: bytes) -> None:
     streamed = sent_by(pipeline(dialect), stream(role(), *REPLIES))
     whole = BufferedPipeline(
         CHAT, fallback=FALLBACK, facts=RequestFacts(choice_count=1), dialect=dialect, options=OPTIONS

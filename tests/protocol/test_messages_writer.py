@@ -8,7 +8,7 @@ import pytest
 from tests.table import table
 from welldone.protocol.collect import collect
 from welldone.protocol.dialects.anthropic import writer
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
+from welldone.protocol.dialects.anthropic.writer import MessagesFormat
 from welldone.protocol.dialects.base import KEEP_ALIVE
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import (
@@ -53,13 +53,13 @@ def frames(data: bytes) -> list[Json]:
 
 def write(*events: Event, stops: tuple[str, ...] = (), counted: Usage | None = None) -> list[Json]:
     """Write events; return the decoded stream."""
-    writer = MessagesDialect(stop_sequences=stops).make_writer(HEAD, lambda: counted)
+    writer = MessagesFormat(stop_sequences=stops).make_writer(HEAD, lambda: counted)
     return frames(b"".join([*(writer.send(event) for event in events), writer.end()]))
 
 
 def whole_reply(*events: Event, stops: tuple[str, ...] = ()) -> Json:
     """Collect events into a reply."""
-    body: Json = json.loads(MessagesDialect(stop_sequences=stops).encode_reply(HEAD, collect(events)))
+    body: Json = json.loads(MessagesFormat(stop_sequences=stops).encode_reply(HEAD, collect(events)))
     return body
 
 
@@ -99,7 +99,7 @@ def test_the_events_of_a_text_message() -> None:
 
 
 def test_unicode_line_breaks_are_escaped() -> None:
-    writer = MessagesDialect().make_writer(HEAD, lambda: None)
+    writer = MessagesFormat().make_writer(HEAD, lambda: None)
     writer.send(OPEN)
     assert "\u2028".encode() not in writer.send(Text(0, "\u2028")) + writer.send(Text(0, "\u2028"))
 
@@ -293,7 +293,7 @@ def test_a_failure_is_the_last_event_with_an_anthropic_error_type(failure: Failu
     written = write(OPEN, CALL, ToolArguments(0, 0, "{"), failure)
     assert (written[-1], written[-2]["type"]) == (error, "content_block_delta")
     assert write(OPEN, failure) == [error]
-    assert frames(MessagesDialect().final_error_bytes(failure)) == [error]
+    assert frames(MessagesFormat().final_error_bytes(failure)) == [error]
 
 
 def test_unknown_members_of_an_error_are_kept() -> None:
@@ -303,14 +303,14 @@ def test_unknown_members_of_an_error_are_kept() -> None:
 
 
 def test_a_keep_alive_is_a_comment_before_the_message_and_a_ping_within_it() -> None:
-    writer = MessagesDialect().make_writer(HEAD, lambda: None)
+    writer = MessagesFormat().make_writer(HEAD, lambda: None)
     assert [writer.send(event) for event in (OPEN, KeepAlive())] == [b"", KEEP_ALIVE]
     writer.send(Text(0, "a"))
     assert writer.send(KeepAlive(is_chunk=True)) == b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
 def test_text_is_accepted_while_a_text_block_is_open() -> None:
-    writer = MessagesDialect().make_writer(HEAD, lambda: None)
+    writer = MessagesFormat().make_writer(HEAD, lambda: None)
     accepted = [writer.accepts_text(0)]
     for event in (OPEN, Text(0, "a"), CALL):
         writer.send(event)
@@ -323,7 +323,7 @@ def test_unsupported_events_are_omitted() -> None:
 
 
 def test_illegal_event_order_raises() -> None:
-    writer = MessagesDialect().make_writer(HEAD, lambda: None)
+    writer = MessagesFormat().make_writer(HEAD, lambda: None)
     with pytest.raises(EventOrderError):
         writer.send(Text(0, "a"))
     with pytest.raises(EventOrderError):
@@ -384,13 +384,13 @@ def test_a_reply_without_choices_is_an_empty_message() -> None:
 
 
 def test_the_id_is_ours_and_the_model_is_that_of_the_server() -> None:
-    dialect = MessagesDialect()
+    dialect = MessagesFormat()
     assert dialect.envelope(None, HEAD) == HEAD
     assert dialect.envelope(Envelope("chatcmpl-1", 1, "other"), HEAD) == Envelope("msg_1", 1700000000, "other")
 
 
 def test_unrequested_thinking_is_omitted() -> None:
-    dialect = MessagesDialect(includes_thinking=False)
+    dialect = MessagesFormat(includes_thinking=False)
     events: list[Event] = [ChoiceStart(0), Reasoning(0, "hm"), Text(0, "a"), Finish(0, "stop")]
     writer = dialect.make_writer(HEAD, lambda: None)
     written = b"".join([*(writer.send(event) for event in events), writer.end()])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.laws.strategies import legal_events
 from welldone.protocol.collect import collect
-from welldone.protocol.dialects.ollama import OllamaDialect
+from welldone.protocol.dialects.ollama import OllamaFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import (
     ChoiceStart,
@@ -32,7 +32,7 @@ AT = "2026-01-01T00:00:00Z"
 
 
 def lines(events: list[Event], *, is_chat: bool = True) -> list[dict[str, Any]]:
-    writer = OllamaDialect(is_chat=is_chat, created_at=AT).make_writer(HEAD, lambda: None)
+    writer = OllamaFormat(is_chat=is_chat, created_at=AT).make_writer(HEAD, lambda: None)
     written = b"".join([*(writer.send(event) for event in events), writer.end()])
     return [json.loads(line) for line in written.splitlines()]
 
@@ -57,7 +57,7 @@ def test_a_chat_has_one_line_per_delta_and_a_final_one() -> None:
 @pytest.mark.parametrize("is_chat", [True, False])
 def test_the_end_has_the_duration_in_nanoseconds(is_chat: bool) -> None:
     events: list[Event] = [ChoiceStart(0), Text(0, "a"), Finish(0, "stop")]
-    dialect = OllamaDialect(is_chat=is_chat, created_at=AT, duration_ns=lambda: 1_500_000_000)
+    dialect = OllamaFormat(is_chat=is_chat, created_at=AT, duration_ns=lambda: 1_500_000_000)
     writer = dialect.make_writer(HEAD, lambda: None)
     *others, end = b"".join([*(writer.send(event) for event in events), writer.end()]).splitlines()
     assert json.loads(end)["total_duration"] == 1_500_000_000
@@ -77,7 +77,7 @@ def test_the_end_has_the_duration_in_nanoseconds(is_chat: bool) -> None:
 def test_the_end_has_the_durations_that_llama_cpp_measured(timings: object, expected: dict[str, int]) -> None:
     facts = UnknownFields(0, FieldLocation.CHUNK, {"timings": timings})
     events: list[Event] = [ChoiceStart(0), Text(0, "a"), facts, Finish(0, "stop")]
-    dialect = OllamaDialect(is_chat=True, created_at=AT)
+    dialect = OllamaFormat(is_chat=True, created_at=AT)
     writer = dialect.make_writer(HEAD, lambda: None)
     end = b"".join([*(writer.send(event) for event in events), writer.end()]).splitlines()[-1]
     for line in (end, dialect.encode_reply(HEAD, collect(events))):
@@ -121,7 +121,7 @@ def test_the_reply_has_the_content_of_the_stream(is_chat: bool, events: list[Eve
     if isinstance(events[-1], Failure):
         assert "error" in written[-1]
         return
-    dialect = OllamaDialect(is_chat=is_chat, created_at=AT)
+    dialect = OllamaFormat(is_chat=is_chat, created_at=AT)
     whole = json.loads(dialect.encode_reply(HEAD, collect(events)))
     assert (whole["done"], whole["done_reason"]) == (True, written[-1]["done_reason"])
     assert whole.get("eval_count") == written[-1].get("eval_count")
@@ -135,7 +135,7 @@ def test_the_reply_has_the_content_of_the_stream(is_chat: bool, events: list[Eve
 
 
 def test_text_is_accepted_while_a_choice_is_open() -> None:
-    writer = OllamaDialect(is_chat=True, created_at=AT).make_writer(HEAD, lambda: None)
+    writer = OllamaFormat(is_chat=True, created_at=AT).make_writer(HEAD, lambda: None)
     assert not writer.accepts_text(0)
     writer.send(ChoiceStart(0))
     assert writer.accepts_text(0)

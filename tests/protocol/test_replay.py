@@ -20,7 +20,7 @@ from tests.protocol.build import (
     usage_chunk,
 )
 from welldone.protocol.dialects.registry import passthrough_repairer_for
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import ChoiceStart, Failure, Finish, KeepAlive, Text, Usage
 from welldone.protocol.fan_out import FanOut
@@ -118,7 +118,7 @@ def test_a_keep_alive_is_a_step() -> None:
 
 def test_a_numbered_keep_alive_shifts_the_later_numbers() -> None:
     def make() -> StreamPipeline:
-        return StreamPipeline(CHAT, fallback=HEADS[Endpoint.RESPONSES], dialect=ResponsesDialect({}))
+        return StreamPipeline(CHAT, fallback=HEADS[Endpoint.RESPONSES], dialect=ResponsesFormat({}))
 
     pipeline, replay = make(), StreamReplay(make())
     plain = (

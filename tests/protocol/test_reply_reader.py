@@ -38,10 +38,10 @@ from tests.protocol.build import (
 from tests.table import table
 from welldone.protocol import pipeline as pipeline_module
 from welldone.protocol.catalog import RULES, Repairability
-from welldone.protocol.dialects.base import Dialect
-from welldone.protocol.dialects.gemini.writer import GeminiDialect
-from welldone.protocol.dialects.ollama import OllamaDialect
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.base import AnswerFormat
+from welldone.protocol.dialects.gemini.writer import GeminiFormat
+from welldone.protocol.dialects.ollama import OllamaFormat
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.fan_out import FanOut
 from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
@@ -294,9 +294,9 @@ def test_a_reply_whose_other_members_exceed_the_blocking_budget_fails(beside: li
 
 
 @pytest.mark.parametrize("answer", ["ab", "abc"])
-@pytest.mark.parametrize("dialect", [None, ResponsesDialect({})], ids=["chat", "responses"])
+@pytest.mark.parametrize("dialect", [None, ResponsesFormat({})], ids=["chat", "responses"])
 def test_the_text_of_a_buffered_answer_is_limited(
-    answer: str, dialect: ResponsesDialect | None, monkeypatch: pytest.MonkeyPatch
+    answer: str, dialect: ResponsesFormat | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline_module, "BUFFERED_LIMIT_CHARS", 2)
     buffered = BufferedPipeline(CHAT, fallback=FALLBACK, dialect=dialect)
@@ -308,9 +308,9 @@ def test_the_text_of_a_buffered_answer_is_limited(
     assert (b"more than 2 characters" in sent) is (len(answer) > 2 and dialect is not None)
 
 
-@table("dialect", [OllamaDialect(is_chat=True, created_at="now"), GeminiDialect()], ids=["ollama", "gemini"])
+@table("dialect", [OllamaFormat(is_chat=True, created_at="now"), GeminiFormat()], ids=["ollama", "gemini"])
 def test_only_the_arguments_are_limited_of_a_stream_that_sends_calls_whole(
-    dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+    dialect: AnswerFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline_module, "BUFFERED_LIMIT_CHARS", 7)
     pipeline = StreamPipeline(CHAT, fallback=FALLBACK, dialect=dialect)

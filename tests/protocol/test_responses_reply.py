@@ -22,7 +22,7 @@ from tests.protocol.responses_streams import (
 )
 from tests.table import table
 from welldone.protocol.dialects.responses.repair import ResponsesRepairer
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import ChoiceStart, Event, Finish, Text, Usage
 
@@ -61,7 +61,7 @@ def test_a_reply_without_a_response_has_failed(reply: Json) -> None:
 
 
 def test_repair_does_not_change_written_streams() -> None:
-    writer = ResponsesDialect({}).make_writer(HEAD, lambda: None)
+    writer = ResponsesFormat({}).make_writer(HEAD, lambda: None)
     events: list[Event] = [ChoiceStart(0), Text(0, "a\u2028"), Finish(0, "stop"), Usage(1, 1, 2, {})]
     written = b"".join([*(writer.send(event) for event in events), writer.end()])
     repairer = ResponsesRepairer(fallback=Envelope("resp_9", 1, "x"))

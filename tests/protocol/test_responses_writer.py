@@ -9,7 +9,7 @@ from tests.table import table
 from welldone.protocol.collect import CollectedReply, collect
 from welldone.protocol.dialects.base import KEEP_ALIVE
 from welldone.protocol.dialects.responses.objects import RESPONSE_DEFAULTS
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import (
     ChoiceStart,
@@ -34,9 +34,9 @@ HEAD = Envelope("resp_7", 1700000000, "m")
 USAGE = Usage(5, 3, 8, {"prompt_tokens_details": {"cached_tokens": 2}, "cost": 1})
 
 
-def write(events: list[Event], dialect: ResponsesDialect | None = None) -> list[Json]:
+def write(events: list[Event], dialect: ResponsesFormat | None = None) -> list[Json]:
     """Write events; return the decoded stream."""
-    writer = (dialect or ResponsesDialect({})).make_writer(HEAD, lambda: None)
+    writer = (dialect or ResponsesFormat({})).make_writer(HEAD, lambda: None)
     data = b"".join([*(writer.send(event) for event in events), writer.end()])
     return read(data)
 
@@ -68,7 +68,7 @@ def test_a_call_gets_its_namespace_back() -> None:
     events: list[Event] = [ChoiceStart(0)]
     for number, name in enumerate(("crm__find", "find")):
         events += [ToolCall(0, number, f"c{number}", name), ToolArguments(0, number, "{}")]
-    dialect = ResponsesDialect({}, call_names={"crm__find": {"name": "find", "namespace": "crm"}})
+    dialect = ResponsesFormat({}, call_names={"crm__find": {"name": "find", "namespace": "crm"}})
     values = write([*events, Finish(0, "tool_calls")], dialect)
     items = [value["item"] for value in values if "item" in value] + values[-1]["response"]["output"]
     assert [(item["name"], item.get("namespace")) for item in items] == [
@@ -131,7 +131,7 @@ def test_the_events_of_a_text_response() -> None:
 
 def test_the_request_does_not_override_members_of_the_response() -> None:
     echo = {"instructions": "Be brief.", "metadata": {"a": "b"}, "temperature": 0.2, "id": "mine", "status": "done"}
-    response = write([ChoiceStart(0), Finish(0, "stop")], ResponsesDialect(echo))[0]["response"]
+    response = write([ChoiceStart(0), Finish(0, "stop")], ResponsesFormat(echo))[0]["response"]
     assert response["instructions"] == "Be brief."
     assert response["metadata"] == {"a": "b"}
     assert response["temperature"] == 0.2
@@ -186,7 +186,7 @@ def test_content_of_another_type_closes_the_open_item() -> None:
 
 def test_reasoning_can_be_sent_as_a_summary() -> None:
     values = write(
-        [ChoiceStart(0), Reasoning(0, "h"), Reasoning(0, "m"), Finish(0, "stop")], ResponsesDialect({}, is_summary=True)
+        [ChoiceStart(0), Reasoning(0, "h"), Reasoning(0, "m"), Finish(0, "stop")], ResponsesFormat({}, is_summary=True)
     )
     assert kinds(values)[2:-1] == [
         *("output_item.added", "reasoning_summary_part.added", "reasoning_summary_text.delta"),
@@ -285,12 +285,12 @@ def test_a_failure_before_any_output_is_a_complete_stream(failure: Failure, code
 
 
 def test_the_final_error_is_an_error_event() -> None:
-    (value,) = read(ResponsesDialect({}).final_error_bytes(Failure("boom", code="c")))
+    (value,) = read(ResponsesFormat({}).final_error_bytes(Failure("boom", code="c")))
     assert value == {"type": "error", "sequence_number": 0, "code": "c", "message": "boom", "param": None}
 
 
 def test_a_keep_alive_is_a_comment_and_the_sixth_in_a_row_a_numbered_event() -> None:
-    writer = ResponsesDialect({}).make_writer(HEAD, lambda: None)
+    writer = ResponsesFormat({}).make_writer(HEAD, lambda: None)
     assert writer.send(KeepAlive()) == KEEP_ALIVE
     writer.send(ChoiceStart(0))
     for number in (2, 3):
@@ -318,7 +318,7 @@ def test_unknown_fields_are_omitted() -> None:
 
 
 def test_the_fast_path_applies_only_while_a_text_part_is_open() -> None:
-    writer = ResponsesDialect({}).make_writer(HEAD, lambda: None)
+    writer = ResponsesFormat({}).make_writer(HEAD, lambda: None)
     takes = [writer.accepts_text(0)]
     for event in (ChoiceStart(0), Text(0, "a"), Logprobs(0, logprobs("b")), Text(0, "b"), ToolCall(0, 0, "a", "get")):
         writer.send(event)
@@ -328,13 +328,13 @@ def test_the_fast_path_applies_only_while_a_text_part_is_open() -> None:
 
 
 def test_unicode_line_breaks_are_escaped() -> None:
-    writer = ResponsesDialect({}).make_writer(HEAD, lambda: None)
+    writer = ResponsesFormat({}).make_writer(HEAD, lambda: None)
     sent = writer.send(ChoiceStart(0)) + writer.send(Text(0, "a\u2028")) + writer.send(Text(0, "b\u2029é"))
     assert len(sent.decode().splitlines()) == sent.count(b"\n")
 
 
 def test_illegal_event_order_raises() -> None:
-    writer = ResponsesDialect({}).make_writer(HEAD, lambda: None)
+    writer = ResponsesFormat({}).make_writer(HEAD, lambda: None)
     with pytest.raises(EventOrderError):
         writer.send(Text(0, "a"))
     writer.send(ChoiceStart(0))
@@ -343,14 +343,14 @@ def test_illegal_event_order_raises() -> None:
 
 
 def test_the_usage_source_supplies_missing_usage() -> None:
-    writer = ResponsesDialect({}).make_writer(HEAD, lambda: USAGE)
+    writer = ResponsesFormat({}).make_writer(HEAD, lambda: USAGE)
     for event in (ChoiceStart(0), Text(0, "a"), Finish(0, "stop")):
         writer.send(event)
     assert read(writer.end())[-1]["response"]["usage"]["total_tokens"] == 8
 
 
 def test_the_final_response_is_stored() -> None:
-    dialect = ResponsesDialect({"metadata": {"a": "b"}})
+    dialect = ResponsesFormat({"metadata": {"a": "b"}})
     values = write([ChoiceStart(0), Text(0, "a"), Finish(0, "stop"), USAGE], dialect)
     assert dialect.final_object == values[-1]["response"]
 
@@ -363,25 +363,25 @@ WHOLE: list[Event] = [
 
 
 def test_a_reply_equals_the_response_of_the_terminal_event() -> None:
-    dialect = ResponsesDialect({"user": "u"})
+    dialect = ResponsesFormat({"user": "u"})
     whole = json.loads(dialect.encode_reply(HEAD, collect(WHOLE)))
-    assert whole == write(WHOLE, ResponsesDialect({"user": "u"}))[-1]["response"]
+    assert whole == write(WHOLE, ResponsesFormat({"user": "u"}))[-1]["response"]
     assert whole == dialect.final_object
 
 
 def test_a_reply_may_be_empty() -> None:
-    whole = json.loads(ResponsesDialect({}).encode_reply(HEAD, CollectedReply()))
+    whole = json.loads(ResponsesFormat({}).encode_reply(HEAD, CollectedReply()))
     assert whole["output"] == []
     assert whole["status"] == "completed"
 
 
 def test_the_model_is_that_of_the_server_and_the_id_is_ours() -> None:
-    head = ResponsesDialect({}).envelope(Envelope("chatcmpl-1", 1, "theirs"), HEAD)
+    head = ResponsesFormat({}).envelope(Envelope("chatcmpl-1", 1, "theirs"), HEAD)
     assert head == Envelope("resp_7", 1700000000, "theirs")
 
 
 def test_a_completed_response_has_completed_at() -> None:
-    dialect = ResponsesDialect({}, clock=lambda: 1700000005.9)
+    dialect = ResponsesFormat({}, clock=lambda: 1700000005.9)
     for reason, completed in (("stop", 1700000005), ("length", None)):
         writer = dialect.make_writer(HEAD, lambda: None)
         for event in (ChoiceStart(0), Text(0, "a"), Finish(0, reason)):

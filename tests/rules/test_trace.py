@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
-from welldone.protocol.dialects.base import Dialect
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.anthropic.writer import MessagesFormat
+from welldone.protocol.dialects.base import AnswerFormat
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import ChoiceStart, Event, Finish, Text, Usage
 from welldone.rules.judge import judge
@@ -159,7 +159,7 @@ WHOLE = (
 )
 
 
-def _written(dialect: Dialect) -> bytes:
+def _written(dialect: AnswerFormat) -> bytes:
     writer = dialect.make_writer(Envelope("a_1", 1, "m"), lambda: None)
     events: list[Event] = [ChoiceStart(0), Text(0, "a"), Text(0, "b"), Finish(0, "stop"), Usage(1, 2, 3, {})]
     return b"".join([*(writer.send(event) for event in events), writer.end()])
@@ -175,8 +175,8 @@ def _written(dialect: Dialect) -> bytes:
         ("/v1/completions", 200, True, TEXT + ENVELOPE[1].replace(b'"choices":[{"index":0,', USAGE)),
         ("/v1/chat/completions", 200, False, WHOLE),
         ("/v1/chat/completions", 400, True, FAILURE),
-        ("/v1/responses", 200, True, _written(ResponsesDialect({}))),
-        ("/v1/messages", 200, True, _written(MessagesDialect())),
+        ("/v1/responses", 200, True, _written(ResponsesFormat({}))),
+        ("/v1/messages", 200, True, _written(MessagesFormat())),
     ],
     ids=["chat", "broken", "late", "completions", "whole", "failure", "responses", "messages"],
 )

@@ -5,7 +5,7 @@ import re
 from welldone.gateway.errors import ApiError
 from welldone.protocol.dialects.anthropic.emitter import encode_error_event
 from welldone.protocol.dialects.chat import error_and_done
-from welldone.protocol.dialects.gemini.writer import GeminiDialect
+from welldone.protocol.dialects.gemini.writer import GeminiFormat
 from welldone.protocol.dialects.responses.emitter import encode_event
 from welldone.protocol.dialects.responses.objects import response_error_object
 from welldone.protocol.lenient_json import as_object, parse_strict
@@ -31,7 +31,7 @@ def error_ending(endpoint: str, first_event: bytes, sequence_number: int) -> byt
         case "responses":
             return _response_failed_frame(first_event, sequence_number)
         case "gemini":
-            return GeminiDialect().final_error_bytes(failure)
+            return GeminiFormat().final_error_bytes(failure)
         case _:
             return error_and_done(failure)
 

@@ -12,7 +12,7 @@ from welldone.library.arguments import EndpointName, RequestBody, parse_endpoint
 from welldone.library.iteration import require_async_iterable, require_iterable
 from welldone.library.repairing import BodyStart, make_checked_pipeline
 from welldone.protocol import collect as folding
-from welldone.protocol.dialects.chat import ChunkDialect, openai_error_object
+from welldone.protocol.dialects.chat import ChunkFormat, openai_error_object
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Json
@@ -197,7 +197,7 @@ def _reply_object(reply: folding.CollectedReply, source: object, endpoint_name: 
     endpoint = endpoint or parse_readable_endpoint(endpoint_name)
     if reply.failure is not None:
         return openai_error_object(reply.failure)
-    encoded = ChunkDialect(RequestFacts(), endpoint).encode_reply(envelope or Envelope("", 0, ""), reply)
+    encoded = ChunkFormat(RequestFacts(), endpoint).encode_reply(envelope or Envelope("", 0, ""), reply)
     decoded: Json = msgspec.json.decode(encoded)
     if envelope is None:
         decoded = {name: value for name, value in decoded.items() if name not in ("id", "created", "model")}

@@ -20,10 +20,10 @@ from welldone.library.answer_stream import (
 from welldone.library.arguments import RequestBody, current_time, parse_request
 from welldone.protocol import sse
 from welldone.protocol.dialects.anthropic.objects import anthropic_error_object
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
-from welldone.protocol.dialects.chat import REASONING_FIELDS, ChunkDialect, openai_error_object
+from welldone.protocol.dialects.anthropic.writer import MessagesFormat
+from welldone.protocol.dialects.chat import REASONING_FIELDS, ChunkFormat, openai_error_object
 from welldone.protocol.dialects.responses.objects import RESPONSE_DEFAULTS
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Failure, Json, Text, Usage
 from welldone.protocol.lenient_json import as_list, as_object, clean_unicode
@@ -62,7 +62,7 @@ class ChatStream(TalkStream):
     ) -> None:
         facts = _read_facts(request, include_usage, n, CHAT_CHOICES_LIMIT)
         fields = (reasoning_fields,) if isinstance(reasoning_fields, str) else tuple(reasoning_fields)
-        dialect = ChunkDialect(facts, reasoning=fields)
+        dialect = ChunkFormat(facts, reasoning=fields)
         super().__init__(dialect, facts, send, model, id, created, fingerprint=fingerprint)
 
     def text(self, text: str, index: int = 0, *, logprobs: LogprobEntries | None = None) -> bytes:
@@ -93,7 +93,7 @@ class CompletionsStream(AnswerStream):
         send: SendFunction | None = None,
     ) -> None:
         facts = _read_facts(request, include_usage, n, COMPLETIONS_CHOICES_LIMIT)
-        dialect = ChunkDialect(facts, Endpoint.COMPLETIONS)
+        dialect = ChunkFormat(facts, Endpoint.COMPLETIONS)
         super().__init__(dialect, facts, send, model, id, created, fingerprint=fingerprint)
 
     def text(self, text: str, index: int = 0, *, logprobs: LogprobEntries | None = None) -> bytes:
@@ -120,7 +120,7 @@ class ResponsesStream(TalkStream):
         body = parse_request(request) or {}
         echo: Json = {name: value for name, value in body.items() if name in RESPONSE_DEFAULTS}
         is_summary = as_object(body.get("reasoning")).get("summary") is not None
-        self._responses = ResponsesDialect(echo, is_summary=is_summary, clock=current_time)
+        self._responses = ResponsesFormat(echo, is_summary=is_summary, clock=current_time)
         super().__init__(self._responses, _USAGE_REQUIRED, send, model, id, created)
 
     def _reply_object(self, failure: Failure | None) -> Json:
@@ -148,7 +148,7 @@ class MessagesStream(TalkStream):
         body = parse_request(request)
         thinking = as_object((body or {}).get("thinking")).get("type")
         stops = as_list((body or {}).get("stop_sequences"))
-        dialect = MessagesDialect(
+        dialect = MessagesFormat(
             stop_sequences=tuple(stop for stop in stops if isinstance(stop, str)),
             includes_thinking=body is None or thinking in ("enabled", "adaptive"),
         )

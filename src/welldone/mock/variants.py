@@ -94,7 +94,7 @@ def _gzipped(data: bytes, times: int = 1) -> MockReply:
 
 def _json_hello() -> MockReply:
     collected = collect([ChoiceStart(0), Text(0, "Hello"), Finish(0, "stop"), Usage(1, 1, 2, {})])
-    data = chat.ChunkDialect(RequestFacts()).encode_reply(Envelope("chatcmpl-1", 1, "scripted"), collected)
+    data = chat.ChunkFormat(RequestFacts()).encode_reply(Envelope("chatcmpl-1", 1, "scripted"), collected)
     return json_reply(msgspec.Raw(data))
 
 

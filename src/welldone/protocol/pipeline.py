@@ -14,8 +14,8 @@ import msgspec
 from welldone.protocol import sse
 from welldone.protocol.collect import collect
 from welldone.protocol.continuation import Continuation, Delivered
-from welldone.protocol.dialects.base import Dialect, DialectWriter
-from welldone.protocol.dialects.chat import REASONING_FIELDS, ChunkDialect, escape_line_breaks, openai_error_object
+from welldone.protocol.dialects.base import AnswerFormat, DialectWriter
+from welldone.protocol.dialects.chat import REASONING_FIELDS, ChunkFormat, escape_line_breaks, openai_error_object
 from welldone.protocol.dialects.registry import DIALECTS, SAME_DIALECT_ENDPOINTS, passthrough_repairer_for
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import UNKNOWN_BUILD, Endpoint, Envelope
@@ -70,15 +70,15 @@ class Pipeline(ABC):
         fan_out: FanOut | None = None,
         forced: ForcedToolCall | None = None,
         model: str | None = None,
-        dialect: Dialect | None = None,
+        dialect: AnswerFormat | None = None,
         reasoning: tuple[str, ...] = REASONING_FIELDS,
         options: RepairOptions | None = None,
         limit_bytes: int = sse.FRAME_LIMIT_BYTES,
         is_continuable: bool = False,
     ) -> None:
         facts = facts or RequestFacts()
-        self.dialect: Dialect = dialect or ChunkDialect(facts, endpoint, reasoning)
-        """Dialect of the output."""
+        self.dialect: AnswerFormat = dialect or ChunkFormat(facts, endpoint, reasoning)
+        """Format of the output."""
         self.has_content: bool = False
         """Whether the last input had content, and not only a role or a keep-alive."""
         self._fallback = fallback

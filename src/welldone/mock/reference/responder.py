@@ -25,9 +25,9 @@ from welldone.mock.script import JSON_HEADERS, MockChunk, MockReply
 from welldone.protocol import events as ev
 from welldone.protocol import sse
 from welldone.protocol.collect import collect
-from welldone.protocol.dialects.base import KEEP_ALIVE, DialectWriter, TranslatedDialect
-from welldone.protocol.dialects.chat import ChunkDialect
-from welldone.protocol.dialects.gemini.writer import GeminiDialect, GeminiWriter
+from welldone.protocol.dialects.base import KEEP_ALIVE, DialectWriter, TranslatedFormat
+from welldone.protocol.dialects.chat import ChunkFormat
+from welldone.protocol.dialects.gemini.writer import GeminiFormat, GeminiWriter
 from welldone.protocol.dialects.registry import DIALECTS
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Usage
@@ -54,11 +54,11 @@ class MockResponder:
         self.context = context
         self.reply_numbers: count[int] = count(1)
 
-    def chat(self, request: MockChatRequest, dialect: TranslatedDialect | None = None) -> MockReply:
+    def chat(self, request: MockChatRequest, dialect: TranslatedFormat | None = None) -> MockReply:
         """Answer a request to /v1/chat/completions, or one of another dialect that was converted to a chat."""
         prompt_tokens = self.count_chat(request)
         choice = self.apply_limits(self.choose_answer(request), request, prompt_tokens)
-        endpoint = (dialect or ChunkDialect).endpoint
+        endpoint = (dialect or ChunkFormat).endpoint
         return self.render(endpoint, request, [choice] * (request.n or 1), prompt_tokens, dialect)
 
     def completions(self, request: MockCompletionRequest) -> MockReply:
@@ -131,7 +131,7 @@ class MockResponder:
         request: GenerationBody,
         choices: list[MockChoice],
         prompt_tokens: int,
-        dialect: TranslatedDialect | None = None,
+        dialect: TranslatedFormat | None = None,
     ) -> MockReply:
         """Return the reply with some choices, in the dialect; without one as chunks or an object of chat."""
         id = f"{DIALECTS[endpoint].id_prefix}ideal{next(self.reply_numbers)}"
@@ -139,7 +139,7 @@ class MockResponder:
         events = [_choice_events(request, index, choice, id) for index, choice in enumerate(choices)]
         usage = self.usage(endpoint, choices, prompt_tokens)
         has_usage = dialect is not None or includes_usage(request)
-        writes = dialect or ChunkDialect(RequestFacts(include_usage=has_usage), endpoint)
+        writes = dialect or ChunkFormat(RequestFacts(include_usage=has_usage), endpoint)
         if request.stream:
             reply = self.stream(writes.make_writer(envelope, lambda: usage), events, usage if has_usage else None)
             return msgspec.structs.replace(reply, headers=dict(writes.HEADERS))
@@ -193,7 +193,7 @@ def _interleave_choices(choices: list[list[Event]]) -> list[list[Event]]:
 
 def _stream_chunks(rows: list[list[Event]], writer: DialectWriter, token_delay_s: float) -> Iterator[MockChunk]:
     """Encode a stream: one chunk per event, and a delay before each row that has a token."""
-    keep_alive = GeminiDialect.INITIAL_KEEP_ALIVE if isinstance(writer, GeminiWriter) else KEEP_ALIVE
+    keep_alive = GeminiFormat.INITIAL_KEEP_ALIVE if isinstance(writer, GeminiWriter) else KEEP_ALIVE
     for row in rows:
         delay_s = token_delay_s if _has_token(row) else 0.0
         for data in filter(None, map(writer.send, row)):

@@ -18,11 +18,11 @@ from welldone.mock.reference.responder import MockResponder
 from welldone.mock.reference.schemas import MockChatRequest
 from welldone.mock.script import MockChunk, MockReply, accept_socket, is_handshake, json_reply
 from welldone.mock.server import MockHttpRequest
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
+from welldone.protocol.dialects.anthropic.writer import MessagesFormat
 from welldone.protocol.dialects.gemini.objects import KEY_HEADER
-from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect
+from welldone.protocol.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
 from welldone.protocol.dialects.responses.objects import ID_PREFIX, responses_usage_object
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.events import Json
 from welldone.protocol.json_budget import run_to_completion
 from welldone.server.requests.anthropic import anthropic_to_chat
@@ -163,14 +163,14 @@ class ReferenceServer(MockResponder):
         request.model = self.resolve_model(request.model)
         return self.completions(request)
 
-    def _translate_responses(self, body: Json) -> tuple[MockChatRequest, ResponsesDialect]:
+    def _translate_responses(self, body: Json) -> tuple[MockChatRequest, ResponsesFormat]:
         previous = body.get("previous_response_id")
         if previous is not None:
             message = f"Previous response with id '{str(previous)[:100]}' not found."
             raise invalid_request(message, param="previous_response_id", code="previous_response_not_found")
         items = run_to_completion(read_input_items(body, lambda _: None, 0))
         found = responses_to_chat(body, [], items, unknown_tools="reject", allows_custom_tools=True)
-        dialect = ResponsesDialect(found.echo, is_summary=found.wants_summary, clock=time.time)
+        dialect = ResponsesFormat(found.echo, is_summary=found.wants_summary, clock=time.time)
         return self._read_chat(found.chat, found.param_names), dialect
 
     def _respond(self, body: Json) -> MockReply:
@@ -197,7 +197,7 @@ class ReferenceServer(MockResponder):
 
     def _answer_messages(self, http_request: MockHttpRequest) -> MockReply:
         request = self._translate_messages(http_request)
-        dialect = MessagesDialect(stop_sequences=tuple(schemas.stop_strings(request)))
+        dialect = MessagesFormat(stop_sequences=tuple(schemas.stop_strings(request)))
         return self.chat(request, dialect)
 
     def _count_tokens(self, http_request: MockHttpRequest) -> MockReply:
@@ -214,7 +214,7 @@ class ReferenceServer(MockResponder):
         if is_count:
             return json_reply({"totalTokens": self.count_chat(request)})
         is_array = is_stream and parse_qs(http_request.path.partition("?")[2]).get("alt") != ["sse"]
-        dialect = (GeminiArrayDialect if is_array else GeminiDialect)(includes_thoughts=found.shows_reasoning)
+        dialect = (GeminiArrayFormat if is_array else GeminiFormat)(includes_thoughts=found.shows_reasoning)
         return self.chat(request, dialect)
 
     def _json_body(self, http_request: MockHttpRequest) -> Json:

@@ -1,4 +1,4 @@
-"""Interface of a dialect: how the events of an answer are written for a client, as a stream and as one reply."""
+"""Interface of a format: how the events of an answer are written for a client, as a stream and as one reply."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -74,7 +74,7 @@ class DialectWriter(Protocol):
         """Return the bytes that end the stream. Raises EventOrderError if a choice is unfinished."""
 
 
-class Dialect(ABC):
+class AnswerFormat(ABC):
     """Format of one answer; holds the request options that affect it."""
 
     BUFFERED_EVENTS: ClassVar[tuple[type[TextEvent], ...]] = ()
@@ -111,7 +111,7 @@ class Dialect(ABC):
         """Encode an error that ends a stream without using its writer."""
 
 
-class TranslatedDialect(Dialect):
+class TranslatedFormat(AnswerFormat):
     """A dialect translated from another one: id and time are ours, only the model is that of the upstream."""
 
     def envelope(self, upstream: Envelope | None, fallback: Envelope) -> Envelope:

@@ -12,7 +12,7 @@ import msgspec
 from welldone.protocol import events as ev
 from welldone.protocol import sse
 from welldone.protocol.collect import CollectedChoice, CollectedReply, CollectedToolCall
-from welldone.protocol.dialects.base import KEEP_ALIVE, Affixes, Dialect, UsageSource
+from welldone.protocol.dialects.base import KEEP_ALIVE, Affixes, AnswerFormat, UsageSource
 from welldone.protocol.dialects.text_search import split_around_text
 from welldone.protocol.envelope import CHUNK_OBJECT, REPLY_OBJECT, Endpoint, Envelope
 from welldone.protocol.events import CALL_TYPE_AND_ARGUMENTS_FIELD, Event, Failure, Json, Usage
@@ -38,7 +38,7 @@ REASONING_FIELDS = ("reasoning_content",)
 class ChunkWriter:
     """Writes chunks from events in legal order. The choices of a completion may come in any order."""
 
-    def __init__(self, dialect: "ChunkDialect", envelope: Envelope) -> None:
+    def __init__(self, dialect: "ChunkFormat", envelope: Envelope) -> None:
         self._dialect = dialect
         self._is_chat = dialect.is_chat
         transitions = CHAT_TRANSITIONS if self._is_chat else COMPLETIONS_TRANSITIONS
@@ -239,8 +239,8 @@ def _envelope_object(envelope: Envelope, kind: str) -> Json:
     return {"id": envelope.id, "object": kind, "created": envelope.created, "model": envelope.model}
 
 
-class ChunkDialect(Dialect):
-    """Dialect of /v1/chat/completions or /v1/completions. Reasoning is sent in the `reasoning` fields, if any."""
+class ChunkFormat(AnswerFormat):
+    """AnswerFormat of /v1/chat/completions or /v1/completions. Reasoning is sent in the `reasoning` fields, if any."""
 
     def __init__(
         self, facts: RequestFacts, endpoint: Endpoint = Endpoint.CHAT, reasoning: tuple[str, ...] = REASONING_FIELDS

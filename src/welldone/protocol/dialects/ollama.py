@@ -9,7 +9,7 @@ from welldone.protocol import events as ev
 from welldone.protocol.collect import CollectedReply
 from welldone.protocol.dialects.base import (
     Affixes,
-    TranslatedDialect,
+    TranslatedFormat,
     UsageSource,
     arguments_object,
     tool_calls_with_arguments,
@@ -29,8 +29,8 @@ _MAX_MS = 1e12  # thirty years
 _encode = msgspec.json.Encoder().encode
 
 
-class OllamaDialect(TranslatedDialect):
-    """Dialect of /api/chat (`is_chat`) or /api/generate. `created_at` is in Ollama's time format.
+class OllamaFormat(TranslatedFormat):
+    """Answers of /api/chat (`is_chat`) or /api/generate. `created_at` is in Ollama's time format.
 
     With `duration_ns`, the last line has the total duration; with llama.cpp's timings also those of its parts.
     """
@@ -90,7 +90,7 @@ class OllamaDialect(TranslatedDialect):
 class OllamaWriter:
     """Writes a stream of one choice. A tool call is sent when it is complete."""
 
-    def __init__(self, dialect: OllamaDialect, envelope: Envelope) -> None:
+    def __init__(self, dialect: OllamaFormat, envelope: Envelope) -> None:
         self._dialect = dialect
         self._envelope = envelope
         self._state_machine = StreamStateMachine(CHAT_TRANSITIONS, is_ordered=True)

@@ -17,11 +17,11 @@ from welldone.gateway.errors import ApiError, invalid_request
 from welldone.http.messages import HttpResponse
 from welldone.protocol.deltas import REASONING_FIELDS
 from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
-from welldone.protocol.dialects.anthropic.writer import MessagesDialect
-from welldone.protocol.dialects.base import Dialect
+from welldone.protocol.dialects.anthropic.writer import MessagesFormat
+from welldone.protocol.dialects.base import AnswerFormat
 from welldone.protocol.dialects.gemini.objects import METHOD_PATH
-from welldone.protocol.dialects.gemini.writer import GeminiArrayDialect, GeminiDialect
-from welldone.protocol.dialects.ollama import OllamaDialect
+from welldone.protocol.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
+from welldone.protocol.dialects.ollama import OllamaFormat
 from welldone.protocol.dialects.registry import DIALECTS
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Json
@@ -167,7 +167,7 @@ _HEADER_LIMIT = 2_048  # characters; Claude Code lists a dozen betas in 300
 
 
 def _translated_request(
-    ctx: RequestContext, translation: fields.ChatTranslation, request_id: str, dialect: Dialect
+    ctx: RequestContext, translation: fields.ChatTranslation, request_id: str, dialect: AnswerFormat
 ) -> GenerationRequest:
     if translation.ignored_tools:
         ctx.log_fields["ignored_tools"] = translation.ignored_tools
@@ -210,7 +210,7 @@ class MessagesApi(DialectApi):
             is_count_only=is_count_only,
         )
         stops = tuple(translation.chat.get("stop") or ())
-        dialect = MessagesDialect(stop_sequences=stops, includes_thinking=translation.shows_reasoning)
+        dialect = MessagesFormat(stop_sequences=stops, includes_thinking=translation.shows_reasoning)
         return backend, _translated_request(ctx, translation, message_id, dialect)
 
 
@@ -250,7 +250,7 @@ class GeminiApi(DialectApi):
     async def _prepare(
         self, ctx: RequestContext, *, is_stream: bool = False, is_count_only: bool = False
     ) -> tuple[LocalBackend | UpstreamBackend, GenerationRequest]:
-        make_dialect = GeminiArrayDialect if is_stream and not _wants_events(ctx) else GeminiDialect
+        make_dialect = GeminiArrayFormat if is_stream and not _wants_events(ctx) else GeminiFormat
         given = await self.generator.read_body(ctx)
         path = METHOD_PATH.fullmatch(ctx.request.path)
         assert path is not None
@@ -298,7 +298,7 @@ class OllamaApi(DialectApi):
         def duration_ns() -> int:
             return max(0, round((self.now() - began) * 1e9))
 
-        dialect = OllamaDialect(is_chat=is_chat, created_at=created_at, duration_ns=duration_ns)
+        dialect = OllamaFormat(is_chat=is_chat, created_at=created_at, duration_ns=duration_ns)
         if not body.get("messages" if is_chat else "prompt"):  # Ollama's request to load a model
             reply = {"model": backend.name, "created_at": created_at, **dialect.content_fields("")}
             return json_response({**reply, "done": True, "done_reason": "load"})

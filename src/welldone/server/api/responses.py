@@ -15,7 +15,7 @@ from welldone.http.messages import HttpResponse
 from welldone.http.turns import run_cooperatively
 from welldone.protocol.dialects.registry import DIALECTS
 from welldone.protocol.dialects.responses.objects import parse_responses_usage, response_error_object, response_object
-from welldone.protocol.dialects.responses.writer import ResponsesDialect
+from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import ChoiceStart, Finish, Json, Usage
 from welldone.protocol.lenient_json import as_object
@@ -150,7 +150,7 @@ class ResponsesApi(DialectApi, kw_only=True):
     async def _warm_up(self, job: _ResponseJob) -> None:
         """Send a response without output, which can be continued. Nothing is sent to the model yet."""
         gen_request = job.gen_request
-        dialect = ResponsesDialect(gen_request.echo, clock=cache(self.now))
+        dialect = ResponsesFormat(gen_request.echo, clock=cache(self.now))
         envelope = Envelope(gen_request.id, int(self.now()), job.backend.name)
         writer = dialect.make_writer(envelope, lambda: Usage(0, 0, 0, {}))
         events = writer.send(ChoiceStart(0)) + writer.send(Finish(0, "stop")) + writer.end()
@@ -188,7 +188,7 @@ class ResponsesApi(DialectApi, kw_only=True):
         gen_request = GenerationRequest(
             body={"model": request.model, **chat},
             id=response_id,
-            dialect=ResponsesDialect({}),
+            dialect=ResponsesFormat({}),
             field_names={"messages": "input"},
             on_end=lambda response: final.update(response or {}),
         )
@@ -331,7 +331,7 @@ class ResponsesApi(DialectApi, kw_only=True):
         if ignored := translation.tools.ignored:
             ctx.log_fields["ignored_tools"] = len(ignored)
         echo["store"] = options.store is True and self.store.is_enabled
-        dialect = ResponsesDialect(
+        dialect = ResponsesFormat(
             echo,
             is_summary=translation.wants_summary,
             clock=cache(self.now),

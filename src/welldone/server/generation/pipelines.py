@@ -11,7 +11,7 @@ from welldone.gateway.backends import Backend, BackendLease
 from welldone.gateway.error_mapping import sanitize_failure, unfinished_upstream
 from welldone.gateway.upstream import Upstream
 from welldone.protocol.deltas import REASONING_FIELDS
-from welldone.protocol.dialects.base import Dialect
+from welldone.protocol.dialects.base import AnswerFormat
 from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS, passthrough_repairer_for
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Json
@@ -69,8 +69,8 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     """Id of the response."""
     endpoint: Endpoint = Endpoint.CHAT
     """Endpoint of the backend: chat for all dialects, unless the upstream supports the client's."""
-    dialect: Dialect | None = None
-    """Dialect of the client, if it is not that of the backend; for Gemini also the form of the stream."""
+    dialect: AnswerFormat | None = None
+    """Format of the answer, if the client has another dialect than the backend; for Gemini also of the same one."""
     field_names: Mapping[str, str] = {}
     """The client's names for fields of the body, or prefixes of them, where they differ."""
     ignored_fields: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from welldone.protocol.dialects.base import (
     CUSTOM_INPUT_MEMBER,
     KEEP_ALIVE,
     Affixes,
-    TranslatedDialect,
+    TranslatedFormat,
     UsageSource,
     known_usage,
 )
@@ -34,7 +34,7 @@ class MessagesWriter:
     Blocks are sequential: text that arrives between two argument deltas of a call is queued until the call ends.
     """
 
-    def __init__(self, dialect: "MessagesDialect", envelope: Envelope, usage_source: UsageSource) -> None:
+    def __init__(self, dialect: "MessagesFormat", envelope: Envelope, usage_source: UsageSource) -> None:
         self._dialect = dialect
         self._envelope = envelope
         self._usage_source = usage_source
@@ -180,8 +180,8 @@ class MessagesWriter:
         return last + self._emitter.close_block()
 
 
-class MessagesDialect(TranslatedDialect):
-    """Dialect of /v1/messages.
+class MessagesFormat(TranslatedFormat):
+    """Answers of /v1/messages.
 
     Without `includes_thinking` thinking is omitted: clients that did not request it expect text in the first block.
     """

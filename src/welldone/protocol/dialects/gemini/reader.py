@@ -8,7 +8,7 @@ from welldone.protocol import events as ev
 from welldone.protocol.dialects.dialect_reader import EventSink
 from welldone.protocol.dialects.gemini import objects
 from welldone.protocol.dialects.gemini.repair import ElementOutput, IndexedCandidates
-from welldone.protocol.dialects.gemini.writer import GeminiDialect
+from welldone.protocol.dialects.gemini.writer import GeminiFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Json
 from welldone.protocol.finish_reasons import finish_reason_for, finish_word, interrupted_failure
@@ -24,7 +24,7 @@ class GeminiEvents(ElementOutput, EventSink):
     failure: ev.Failure | None
 
     def __init__(self, fallback: Envelope, endpoint: Endpoint) -> None:
-        super().__init__(GeminiDialect())
+        super().__init__(GeminiFormat())
         EventSink.__init__(self, fallback, endpoint)
         self._call_counts: Counter[int] = Counter()
 

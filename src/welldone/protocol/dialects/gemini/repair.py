@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from welldone.protocol import sse
 from welldone.protocol.dialects.gemini import objects
-from welldone.protocol.dialects.gemini.writer import GeminiDialect
+from welldone.protocol.dialects.gemini.writer import GeminiFormat
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Failure, Json, Usage
@@ -36,7 +36,7 @@ IndexedCandidates: TypeAlias = list[tuple[int, Json]]
 class ElementOutput:
     """Writes the elements of a stream; a reader replaces it."""
 
-    def __init__(self, dialect: GeminiDialect) -> None:
+    def __init__(self, dialect: GeminiFormat) -> None:
         self._dialect = dialect
 
     def add(self, element: Json, candidates: IndexedCandidates) -> bytes:
@@ -56,7 +56,7 @@ class ReplyAccumulator(ElementOutput):
     """Merges the elements of a stream into one reply; one element is not changed."""
 
     def __init__(self) -> None:
-        super().__init__(GeminiDialect())
+        super().__init__(GeminiFormat())
         self._members: Json = {}
         self._candidates: dict[int, Json] = {}
         self._parts: dict[int, list[tuple[Json, list[str]]]] = {}  # each with its text, which may be in pieces
@@ -130,12 +130,12 @@ class GeminiRepairer(PassthroughRepairer):
         fallback: Envelope,
         model: str | None = None,
         is_stream: bool = True,
-        dialect: GeminiDialect | None = None,
+        dialect: GeminiFormat | None = None,
         output: ElementOutput | None = None,
         repair_log: RepairLog | None = None,
     ) -> None:
         super().__init__(Endpoint.GEMINI, fallback, model, is_stream=is_stream, repair_log=repair_log)
-        self._dialect = GeminiDialect() if dialect is None else copy.copy(dialect)  # it has state
+        self._dialect = GeminiFormat() if dialect is None else copy.copy(dialect)  # it has state
         self.headers: Mapping[str, str] = dict(self._dialect.HEADERS)
         self._accumulator = ReplyAccumulator()
         self._output = output or (ElementOutput(self._dialect) if is_stream else self._accumulator)

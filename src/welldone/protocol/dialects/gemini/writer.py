@@ -14,7 +14,7 @@ from welldone.protocol import sse
 from welldone.protocol.collect import CollectedChoice, CollectedReply, CollectedToolCall
 from welldone.protocol.dialects.base import (
     Affixes,
-    TranslatedDialect,
+    TranslatedFormat,
     UsageSource,
     arguments_object,
     known_usage,
@@ -31,8 +31,8 @@ _encode = msgspec.json.Encoder().encode
 _EMPTY_LINE = b"\n"
 
 
-class GeminiDialect(TranslatedDialect):
-    """Dialect of streamGenerateContent?alt=sse, and of generateContent.
+class GeminiFormat(TranslatedFormat):
+    """Answers of streamGenerateContent?alt=sse, and of generateContent.
 
     Without `includes_thoughts` reasoning is omitted, as in Google's API.
     """
@@ -89,8 +89,8 @@ class GeminiDialect(TranslatedDialect):
         return self.includes_thoughts and reasoning != ""
 
 
-class GeminiArrayDialect(GeminiDialect):
-    """Dialect of streamGenerateContent without `alt=sse`: the elements are those of one JSON array."""
+class GeminiArrayFormat(GeminiFormat):
+    """Answers of streamGenerateContent without `alt=sse`: the elements are those of one JSON array."""
 
     HEADERS: ClassVar[tuple[tuple[str, str], ...]] = (
         ("Content-Type", "application/json; charset=utf-8"),
@@ -139,7 +139,7 @@ class CandidateEnd:
 class GeminiWriter:
     """Writes a stream from events in legal order."""
 
-    def __init__(self, dialect: GeminiDialect, envelope: Envelope, usage_source: UsageSource) -> None:
+    def __init__(self, dialect: GeminiFormat, envelope: Envelope, usage_source: UsageSource) -> None:
         self._dialect = dialect
         self._envelope = envelope
         self._state_machine = StreamStateMachine(CHAT_TRANSITIONS, is_ordered=True)

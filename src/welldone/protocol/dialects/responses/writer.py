@@ -9,7 +9,7 @@ import msgspec
 
 from welldone.protocol import events as ev
 from welldone.protocol.collect import CollectedChoice, CollectedReply
-from welldone.protocol.dialects.base import TextEncoder, TranslatedDialect, UsageSource
+from welldone.protocol.dialects.base import TextEncoder, TranslatedFormat, UsageSource
 from welldone.protocol.dialects.chat import escape_line_breaks
 from welldone.protocol.dialects.responses import emitter as em
 from welldone.protocol.dialects.responses import objects
@@ -27,7 +27,7 @@ class ResponsesWriter:
     """Writes a stream of one choice; the dialect gets the final Response. With `is_silent` only that is built."""
 
     def __init__(
-        self, dialect: "ResponsesDialect", envelope: Envelope, usage_source: UsageSource, *, is_silent: bool
+        self, dialect: "ResponsesFormat", envelope: Envelope, usage_source: UsageSource, *, is_silent: bool
     ) -> None:
         self._dialect = dialect
         self._state_machine = StreamStateMachine(CHAT_TRANSITIONS, is_ordered=True)
@@ -184,8 +184,8 @@ class ResponsesWriter:
         return f"{prefix}_{self._id_stem}_{len(self._emitter.items)}"
 
 
-class ResponsesDialect(TranslatedDialect):
-    """Dialect of /v1/responses. `echo` has the members of the request that a Response repeats.
+class ResponsesFormat(TranslatedFormat):
+    """Answers of /v1/responses. `echo` has the members of the request that a Response repeats.
 
     With `is_summary` reasoning is sent as a summary. `clock` supplies `completed_at`; without it that is null.
     `call_names` has the members `name` and `namespace` of calls, by the name of the tool in the chat.
