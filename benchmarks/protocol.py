@@ -11,9 +11,9 @@ from functools import partial
 
 from welldone.library.repairing import StreamRepairer
 from welldone.library.writing import ChatStream
-from welldone.protocol.dialects.anthropic.writer import MessagesFormat
 from welldone.protocol.dialects.base import AnswerFormat
 from welldone.protocol.dialects.chat import ChunkFormat
+from welldone.protocol.dialects.messages.writer import MessagesFormat
 from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import ChoiceStart, Text

@@ -8,9 +8,9 @@ import msgspec
 from faults.client import CHAT, ClientReply, Ending
 from welldone.mock.script import JSON_HEADERS, MockChunk, MockReply
 from welldone.protocol.collect import collect
-from welldone.protocol.dialects.anthropic.writer import MessagesFormat
 from welldone.protocol.dialects.base import AnswerFormat
 from welldone.protocol.dialects.chat import ChunkFormat
+from welldone.protocol.dialects.messages.writer import MessagesFormat
 from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import ChoiceStart, Event, Finish, Text, Usage

@@ -22,8 +22,8 @@ from welldone.bench.dialects.events import EventStreamTimer
 from welldone.bench.report import BenchRecord, RequestOutcome
 from welldone.http.connect import HttpClientError
 from welldone.protocol.dialects import same_dialect
-from welldone.protocol.dialects.anthropic.writer import MessagesFormat
 from welldone.protocol.dialects.base import AnswerFormat
+from welldone.protocol.dialects.messages.writer import MessagesFormat
 from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import (

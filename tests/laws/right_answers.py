@@ -17,8 +17,8 @@ from tests.laws.plain_client import Answer, Call, Choice, chunks_answer, reply_a
 from tests.laws.right_chunks import ALL, Contents, Drawn
 from tests.laws.right_events import DrawnEvents
 from welldone.protocol.catalog import RULES, Severity
-from welldone.protocol.dialects.anthropic.writer import MessagesFormat
 from welldone.protocol.dialects.base import AnswerFormat
+from welldone.protocol.dialects.messages.writer import MessagesFormat
 from welldone.protocol.dialects.ollama import OllamaFormat
 from welldone.protocol.dialects.registry import passthrough_repairer_for
 from welldone.protocol.dialects.responses.writer import ResponsesFormat

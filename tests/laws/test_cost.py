@@ -11,8 +11,8 @@ from tests.laws.strategies import ENVELOPES
 from tests.protocol import gemini_streams as gemini
 from tests.table import table
 from welldone.protocol.catalog import RULES
-from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
 from welldone.protocol.dialects.gemini.repair import GeminiRepairer
+from welldone.protocol.dialects.messages.repair import MessagesRepairer
 from welldone.protocol.dialects.responses.repair import ResponsesRepairer
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Endpoint, Envelope

@@ -13,9 +13,9 @@ from tests.laws.strategies import ENVELOPES, arguments, legal_events, names, tex
 from tests.table import table
 from welldone.protocol.catalog import RULES, Repairability
 from welldone.protocol.collect import collect
-from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
-from welldone.protocol.dialects.anthropic.writer import MessagesFormat
 from welldone.protocol.dialects.chat import ChunkFormat
+from welldone.protocol.dialects.messages.repair import MessagesRepairer
+from welldone.protocol.dialects.messages.writer import MessagesFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Refusal, Text, ToolArguments
 from welldone.protocol.request_facts import RepairOptions, RequestFacts

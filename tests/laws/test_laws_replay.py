@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.laws.strategies import ENVELOPES, any_bytes, damaged
 from tests.laws.test_laws_messages import damaged as damaged_messages
 from tests.laws.test_laws_responses import damaged as damaged_responses
-from welldone.protocol.dialects.anthropic.writer import MessagesFormat
+from welldone.protocol.dialects.messages.writer import MessagesFormat
 from welldone.protocol.dialects.ollama import OllamaFormat
 from welldone.protocol.dialects.registry import passthrough_repairer_for
 from welldone.protocol.dialects.responses.writer import ResponsesFormat

@@ -19,10 +19,10 @@ from tests.laws.strategies import arguments, legal_events, names, texts
 from tests.table import table
 from welldone.protocol.catalog import RULES, Repairability
 from welldone.protocol.collect import collect
-from welldone.protocol.dialects.anthropic.writer import MessagesFormat
 from welldone.protocol.dialects.base import AnswerFormat
 from welldone.protocol.dialects.gemini.repair import GeminiRepairer
 from welldone.protocol.dialects.gemini.writer import GeminiFormat
+from welldone.protocol.dialects.messages.writer import MessagesFormat
 from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import (

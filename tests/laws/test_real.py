@@ -9,7 +9,7 @@ import pytest
 from tests.laws import real_messages, real_responses
 from tests.laws.real_responses import frames
 from tests.table import table
-from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
+from welldone.protocol.dialects.messages.repair import MessagesRepairer
 from welldone.protocol.dialects.responses.repair import ResponsesRepairer
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.envelope import Envelope

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from tests.protocol.build import rules
-from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
+from welldone.protocol.dialects.messages.repair import MessagesRepairer
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Json
 from welldone.protocol.request_facts import RepairOptions

@@ -22,9 +22,9 @@ from tests.protocol.build import (
     usage_chunk,
 )
 from tests.table import table
-from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
-from welldone.protocol.dialects.anthropic.writer import MessagesFormat
 from welldone.protocol.dialects.base import AnswerFormat
+from welldone.protocol.dialects.messages.repair import MessagesRepairer
+from welldone.protocol.dialects.messages.writer import MessagesFormat
 from welldone.protocol.dialects.ollama import OllamaFormat
 from welldone.protocol.dialects.responses.repair import ResponsesRepairer
 from welldone.protocol.dialects.responses.writer import ResponsesFormat

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tests.protocol.build import CHAT, FALLBACK, delta_chunk, finish, role, stream
-from welldone.protocol.dialects.anthropic.writer import MessagesFormat
 from welldone.protocol.dialects.base import AnswerFormat
+from welldone.protocol.dialects.messages.writer import MessagesFormat
 from welldone.protocol.dialects.ollama import OllamaFormat
 from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.events import Json

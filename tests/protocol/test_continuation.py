@@ -27,7 +27,7 @@ from tests.recorded.traces import read_content, recorded_traces
 from tests.support.path_comparison import twin_of
 from tests.table import table
 from welldone.protocol.continuation import PrefillStyle, plan_continuation
-from welldone.protocol.dialects.anthropic.writer import MessagesFormat
+from welldone.protocol.dialects.messages.writer import MessagesFormat
 from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Usage

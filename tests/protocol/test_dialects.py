@@ -7,10 +7,10 @@ import pytest
 from tests.protocol.build import CHAT, FALLBACK, content_chunks, finish, role, rules, stream
 from tests.table import table
 from welldone.protocol import sse
-from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
-from welldone.protocol.dialects.anthropic.writer import MessagesFormat
 from welldone.protocol.dialects.base import KEEP_ALIVE, AnswerFormat
 from welldone.protocol.dialects.chat import ChunkFormat
+from welldone.protocol.dialects.messages.repair import MessagesRepairer
+from welldone.protocol.dialects.messages.writer import MessagesFormat
 from welldone.protocol.dialects.ollama import OllamaFormat
 from welldone.protocol.dialects.responses.repair import ResponsesRepairer
 from welldone.protocol.dialects.responses.writer import ResponsesFormat

@@ -23,7 +23,7 @@ from tests.protocol.build import (
 )
 from tests.table import table
 from welldone.protocol import sse
-from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
+from welldone.protocol.dialects.messages.repair import MessagesRepairer
 from welldone.protocol.dialects.responses.repair import ResponsesRepairer
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.events import Failure

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.recorded.traces import recorded_traces
 from tests.support.path_comparison import twin_of
 from tests.table import table
-from welldone.protocol.dialects.anthropic.writer import MessagesFormat
 from welldone.protocol.dialects.base import AnswerFormat
 from welldone.protocol.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
+from welldone.protocol.dialects.messages.writer import MessagesFormat
 from welldone.protocol.dialects.ollama import OllamaFormat
 from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Endpoint, Envelope

@@ -23,8 +23,8 @@ from tests.protocol.build import (
 from tests.table import table
 from welldone.protocol.collect import collect
 from welldone.protocol.continuation import Continuation, ContinuationWay
-from welldone.protocol.dialects.anthropic.writer import MessagesFormat
 from welldone.protocol.dialects.base import AnswerFormat
+from welldone.protocol.dialects.messages.writer import MessagesFormat
 from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.events import (
     ChoiceStart,

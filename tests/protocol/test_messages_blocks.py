@@ -22,7 +22,7 @@ from tests.protocol.messages_streams import (
     thinking_delta,
 )
 from tests.table import table
-from welldone.protocol.dialects.anthropic import blocks
+from welldone.protocol.dialects.messages import blocks
 from welldone.protocol.events import Json
 
 THINKING = [block_start(0, "thinking"), thinking_delta(0, "hm"), block_stop(0)]

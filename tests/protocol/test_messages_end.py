@@ -22,8 +22,8 @@ from tests.protocol.messages_streams import (
     stream,
 )
 from tests.table import table
-from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
 from welldone.protocol.dialects.base import KEEP_ALIVE
+from welldone.protocol.dialects.messages.repair import MessagesRepairer
 from welldone.protocol.events import Failure, Json, Usage
 from welldone.protocol.state import PartState
 

@@ -25,7 +25,7 @@ from tests.protocol.messages_streams import (
     stream,
 )
 from tests.table import table
-from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
+from welldone.protocol.dialects.messages.repair import MessagesRepairer
 from welldone.protocol.events import Json
 
 

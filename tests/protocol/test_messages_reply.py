@@ -24,8 +24,8 @@ from tests.protocol.messages_streams import (
     stream,
 )
 from tests.table import table
-from welldone.protocol.dialects.anthropic.objects import error_type_for_status
-from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
+from welldone.protocol.dialects.messages.objects import error_type_for_status
+from welldone.protocol.dialects.messages.repair import MessagesRepairer
 from welldone.protocol.events import Json
 
 

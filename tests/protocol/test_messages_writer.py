@@ -7,9 +7,9 @@ import pytest
 
 from tests.table import table
 from welldone.protocol.collect import collect
-from welldone.protocol.dialects.anthropic import writer
-from welldone.protocol.dialects.anthropic.writer import MessagesFormat
 from welldone.protocol.dialects.base import KEEP_ALIVE
+from welldone.protocol.dialects.messages import writer
+from welldone.protocol.dialects.messages.writer import MessagesFormat
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import (
     ChoiceStart,

@@ -21,7 +21,7 @@ from tests.table import table
 from welldone.config.model import ModelSettings
 from welldone.gateway.errors import ApiError, ErrorFormat
 from welldone.mock.script import MockScript
-from welldone.protocol.dialects.anthropic.objects import USAGE_COUNTS
+from welldone.protocol.dialects.messages.objects import USAGE_COUNTS
 from welldone.protocol.dialects.responses.objects import RESPONSE_DEFAULTS
 from welldone.protocol.envelope import REPLY_OBJECT, Endpoint
 from welldone.protocol.json_budget import run_to_completion

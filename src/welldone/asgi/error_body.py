@@ -7,9 +7,9 @@ from http import HTTPStatus
 
 import msgspec
 
-from welldone.protocol.dialects.anthropic.objects import ERROR_TYPES as ANTHROPIC_ERROR_TYPES
-from welldone.protocol.dialects.anthropic.objects import anthropic_error_object, error_type_for_status
 from welldone.protocol.dialects.chat import escape_line_breaks, openai_error_object
+from welldone.protocol.dialects.messages.objects import ERROR_TYPES as ANTHROPIC_ERROR_TYPES
+from welldone.protocol.dialects.messages.objects import anthropic_error_object, error_type_for_status
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Failure, Json
 from welldone.protocol.fields import check_error_shape, read_error

@@ -21,8 +21,8 @@ from welldone.library.iteration import INTERRUPTED
 from welldone.library.linting import InvalidStreamError
 from welldone.library.repairing import EndMode, StreamRepairer, repair_response, status_for_failure
 from welldone.protocol import sse
-from welldone.protocol.dialects.anthropic.objects import anthropic_error_object
 from welldone.protocol.dialects.chat import escape_line_breaks, openai_error_object
+from welldone.protocol.dialects.messages.objects import anthropic_error_object
 from welldone.protocol.envelope import Endpoint
 from welldone.protocol.events import Failure
 from welldone.protocol.fields import read_error

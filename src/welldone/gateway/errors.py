@@ -5,9 +5,9 @@ from enum import Enum, auto
 
 import msgspec
 
-from welldone.protocol.dialects.anthropic.objects import error_type_for_status
 from welldone.protocol.dialects.chat import openai_error_object
 from welldone.protocol.dialects.gemini.objects import error_object
+from welldone.protocol.dialects.messages.objects import error_type_for_status
 from welldone.protocol.events import Failure, Json
 
 ERROR_TYPES = {

@@ -3,9 +3,9 @@
 import re
 
 from welldone.gateway.errors import ApiError
-from welldone.protocol.dialects.anthropic.emitter import encode_error_event
 from welldone.protocol.dialects.chat import error_and_done
 from welldone.protocol.dialects.gemini.writer import GeminiFormat
+from welldone.protocol.dialects.messages.emitter import encode_error_event
 from welldone.protocol.dialects.responses.emitter import encode_event
 from welldone.protocol.dialects.responses.objects import response_error_object
 from welldone.protocol.lenient_json import as_object, parse_strict

@@ -28,9 +28,9 @@ from welldone.library.iteration import (
 )
 from welldone.protocol import events as ev
 from welldone.protocol.collect import collect
-from welldone.protocol.dialects.anthropic.objects import USAGE_COUNTS, usage_from_counts
 from welldone.protocol.dialects.base import AnswerFormat
 from welldone.protocol.dialects.chat import openai_error_object
+from welldone.protocol.dialects.messages.objects import USAGE_COUNTS, usage_from_counts
 from welldone.protocol.dialects.registry import DIALECTS
 from welldone.protocol.dialects.responses.objects import parse_responses_usage
 from welldone.protocol.envelope import Envelope

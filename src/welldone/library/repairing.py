@@ -23,7 +23,7 @@ from welldone.library.arguments import (
 )
 from welldone.library.iteration import require_async_iterable, require_iterable, run_to_end, run_to_end_async
 from welldone.protocol import sse
-from welldone.protocol.dialects.anthropic.objects import error_type_for_status
+from welldone.protocol.dialects.messages.objects import error_type_for_status
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer
 from welldone.protocol.events import EventOrderError, Failure, FailureMapper
 from welldone.protocol.fields import UNFINISHED

@@ -19,9 +19,9 @@ from welldone.library.answer_stream import (
 )
 from welldone.library.arguments import RequestBody, current_time, parse_request
 from welldone.protocol import sse
-from welldone.protocol.dialects.anthropic.objects import anthropic_error_object
-from welldone.protocol.dialects.anthropic.writer import MessagesFormat
 from welldone.protocol.dialects.chat import REASONING_FIELDS, ChunkFormat, openai_error_object
+from welldone.protocol.dialects.messages.objects import anthropic_error_object
+from welldone.protocol.dialects.messages.writer import MessagesFormat
 from welldone.protocol.dialects.responses.objects import RESPONSE_DEFAULTS
 from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Endpoint

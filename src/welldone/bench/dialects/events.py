@@ -5,8 +5,8 @@ from abc import abstractmethod
 from welldone.bench.dialects.base import MAX_MESSAGE_CHARS, BenchDialect, JsonBody, OutputKind, StreamTimer
 from welldone.bench.report import BenchRecord
 from welldone.protocol import sse
-from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
-from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
+from welldone.protocol.dialects.messages.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
+from welldone.protocol.dialects.messages.repair import MessagesRepairer
 from welldone.protocol.dialects.responses.emitter import CALL_TEXTS
 from welldone.protocol.dialects.responses.repair import ResponsesRepairer
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer

@@ -18,9 +18,9 @@ from welldone.mock.reference.responder import MockResponder
 from welldone.mock.reference.schemas import MockChatRequest
 from welldone.mock.script import MockChunk, MockReply, accept_socket, is_handshake, json_reply
 from welldone.mock.server import MockHttpRequest
-from welldone.protocol.dialects.anthropic.writer import MessagesFormat
 from welldone.protocol.dialects.gemini.objects import KEY_HEADER
 from welldone.protocol.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
+from welldone.protocol.dialects.messages.writer import MessagesFormat
 from welldone.protocol.dialects.responses.objects import ID_PREFIX, responses_usage_object
 from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.events import Json

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
-from welldone.protocol.dialects.anthropic.reader import MessagesEvents
-from welldone.protocol.dialects.anthropic.repair import MessagesRepairer
 from welldone.protocol.dialects.dialect_reader import DialectReader, EventSink
 from welldone.protocol.dialects.gemini.objects import COUNTED_REQUEST, KEY_HEADER, method_target
 from welldone.protocol.dialects.gemini.reader import GeminiEvents
 from welldone.protocol.dialects.gemini.repair import GeminiRepairer
+from welldone.protocol.dialects.messages.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
+from welldone.protocol.dialects.messages.reader import MessagesEvents
+from welldone.protocol.dialects.messages.repair import MessagesRepairer
 from welldone.protocol.dialects.responses.objects import ID_PREFIX, RESPONSE_DEFAULTS
 from welldone.protocol.dialects.responses.reader import ResponsesEvents
 from welldone.protocol.dialects.responses.repair import ResponsesRepairer

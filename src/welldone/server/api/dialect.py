@@ -16,11 +16,11 @@ from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.http.messages import HttpResponse
 from welldone.protocol.deltas import REASONING_FIELDS
-from welldone.protocol.dialects.anthropic.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
-from welldone.protocol.dialects.anthropic.writer import MessagesFormat
 from welldone.protocol.dialects.base import AnswerFormat
 from welldone.protocol.dialects.gemini.objects import METHOD_PATH
 from welldone.protocol.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
+from welldone.protocol.dialects.messages.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
+from welldone.protocol.dialects.messages.writer import MessagesFormat
 from welldone.protocol.dialects.ollama import OllamaFormat
 from welldone.protocol.dialects.registry import DIALECTS
 from welldone.protocol.envelope import Endpoint

@@ -14,7 +14,7 @@ import msgspec
 
 import welldone
 from welldone.gateway.errors import ERROR_TYPES
-from welldone.protocol.dialects.anthropic.objects import STOP_REASONS
+from welldone.protocol.dialects.messages.objects import STOP_REASONS
 from welldone.protocol.events import Json
 from welldone.schemas import anthropic, chat, gemini, ollama, responses, utilities
 from welldone.schemas.fields import EMPTY_VALUES, FieldHandling, describe_fields

@@ -7,8 +7,8 @@ them. docs/dialects.md lists what is not carried.
 import re
 
 from welldone.protocol.collect import REASONING_DETAILS
-from welldone.protocol.dialects.anthropic import objects
-from welldone.protocol.dialects.anthropic.reader import THINKING_FORMAT
+from welldone.protocol.dialects.messages import objects
+from welldone.protocol.dialects.messages.reader import THINKING_FORMAT
 from welldone.protocol.events import Json
 from welldone.protocol.lenient_json import as_list, as_object
 from welldone.server.requests import chat_input, fields

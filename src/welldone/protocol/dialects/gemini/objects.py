@@ -7,7 +7,7 @@ from urllib.parse import quote
 import msgspec
 
 from welldone.protocol.collect import REASONING_DETAILS
-from welldone.protocol.dialects.anthropic.objects import error_type_for_status, failure_kind, usage_detail
+from welldone.protocol.dialects.messages.objects import error_type_for_status, failure_kind, usage_detail
 from welldone.protocol.envelope import Envelope
 from welldone.protocol.events import Failure, Json, Usage
 from welldone.protocol.fields import read_chat_logprobs, read_error

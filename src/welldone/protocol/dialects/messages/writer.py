@@ -6,8 +6,6 @@ import msgspec
 
 from welldone.protocol import events as ev
 from welldone.protocol.collect import CollectedChoice, CollectedReply
-from welldone.protocol.dialects.anthropic import objects
-from welldone.protocol.dialects.anthropic.emitter import PING, MessagesEmitter, encode_error_event
 from welldone.protocol.dialects.base import (
     CUSTOM_INPUT_MEMBER,
     KEEP_ALIVE,
@@ -17,6 +15,8 @@ from welldone.protocol.dialects.base import (
     known_usage,
 )
 from welldone.protocol.dialects.chat import escape_line_breaks
+from welldone.protocol.dialects.messages import objects
+from welldone.protocol.dialects.messages.emitter import PING, MessagesEmitter, encode_error_event
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Event, Failure, Json, Usage
 from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from welldone.protocol.dialects.anthropic.emitter import BLOCK_TEXT_DELTAS, MessagesEmitter
 from welldone.protocol.dialects.dialect_reader import EventSink, finish_reason_or_failure
+from welldone.protocol.dialects.messages.emitter import BLOCK_TEXT_DELTAS, MessagesEmitter
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Failure, Finish, Json, Reasoning, Text, ToolArguments, ToolCall
 

@@ -6,9 +6,9 @@
 import msgspec
 
 from welldone.protocol import sse
-from welldone.protocol.dialects.anthropic.objects import anthropic_error_object
 from welldone.protocol.dialects.base import Affixes
 from welldone.protocol.dialects.chat import TEXT_MARKER, encode_text, escape_line_breaks, split_at_marker
+from welldone.protocol.dialects.messages.objects import anthropic_error_object
 from welldone.protocol.events import Failure, Json
 from welldone.protocol.lenient_json import normalise_object_text, parse_strict, scrub_object
 

@@ -7,9 +7,9 @@ from typing import ClassVar
 import msgspec
 
 from welldone.protocol import sse
-from welldone.protocol.dialects.anthropic import emitter, objects
-from welldone.protocol.dialects.anthropic.blocks import BlockSequencer
 from welldone.protocol.dialects.base import KEEP_ALIVE
+from welldone.protocol.dialects.messages import emitter, objects
+from welldone.protocol.dialects.messages.blocks import BlockSequencer
 from welldone.protocol.dialects.same_dialect import PassthroughRepairer, has_content
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import Failure, Json, Usage

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from welldone.protocol.dialects.anthropic.emitter import BLOCK_TEXT_DELTAS, TOOL_USE_BLOCKS, MessagesEmitter
+from welldone.protocol.dialects.messages.emitter import BLOCK_TEXT_DELTAS, TOOL_USE_BLOCKS, MessagesEmitter
 from welldone.protocol.dialects.same_dialect import has_content
 from welldone.protocol.events import Failure, Json
 from welldone.protocol.fields import bad_stream_failure, broken_rule_failure
