@@ -168,6 +168,13 @@ def test_other_chunks_among_those_with_usage_are_parsed() -> None:
     assert through(make_pipeline(), pieces) == through(make_pipeline(), [b"".join(pieces)])
 
 
+def test_what_an_earlier_usage_leaves_is_sent_once() -> None:
+    pieces = [text_frame("x", top=',"usage":{"prompt_tokens":10}'), *(counted(10, number) for number in range(5))]
+    apart = through(make_pipeline(), pieces)
+    assert apart == through(make_pipeline(), [b"".join(pieces)])
+    assert apart[0].count(b"unreadable_usage") == 1
+
+
 def test_chunks_that_differ_in_text_and_usage_are_not_parsed() -> None:
     pipeline = make_pipeline()
     for number in range(40):

@@ -82,9 +82,11 @@ class FastPath:
                 self._attempts = _LEARNING_ATTEMPTS
             done.reset_counts()
 
-    def rules_before(self, data: bytes) -> Mapping[str, int] | None:
+    def rules_before(self, data: bytes, writer: DialectWriter | None) -> Mapping[str, int] | None:
         """Return the violations so far, if something can be learnt from `data`."""
         if self._attempts == 0 or (self._template is not None and self._template.matches(data)):
+            return None
+        if writer is not None and not writer.accepts_text(self._choice):  # it may add what an earlier chunk has left
             return None
         return self._part.repair_log.counts()
 

@@ -351,7 +351,7 @@ class StreamPipeline(Pipeline):
                 self.has_content = True
                 return rewritten
             path.leave()
-        before = path.rules_before(data)
+        before = path.rules_before(data, self._writer)
         events = self.read(data, part)
         sent = self.write_events(events)
         path.enter(data, sent, events, before, self._writer)
