@@ -233,10 +233,14 @@ def _run(
         problems, worst, growth = asyncio.run(_send_all(context, server, make(server)))
     figures = (
         Figure("wrong responses", len(problems), most=0),
-        Figure("longest pause of the other stream", max(worst.values()), "ms", most=HELD_UP_MS, is_timing=True),
+        Figure(
+            "longest pause of the other stream", max(worst.values(), default=0.0), "ms", most=HELD_UP_MS, is_timing=True
+        ),
         *([growth] if has_limited_memory else []),
     )
-    return Outcome(len(worst), f"slowest: {max(worst, key=worst.__getitem__)}", figures, tuple(problems))
+    return Outcome(
+        len(worst), f"slowest: {max(worst, key=worst.__getitem__, default='none')}", figures, tuple(problems)
+    )
 
 
 async def _send_all(

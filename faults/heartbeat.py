@@ -50,8 +50,8 @@ def beating() -> Iterator[str]:
 
 def _give_priority(pid: int) -> None:
     """Give priority to the threads of a process, and to those that they start."""
-    with suppress(PermissionError, FileNotFoundError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
+    for thread in Path("/proc").glob(f"{pid}/task/*"):
+        with suppress(OSError):  # the thread has ended, or this is not root
             os.setpriority(os.PRIO_PROCESS, int(thread.name), _NICENESS)
 
 

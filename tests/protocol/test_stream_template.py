@@ -32,9 +32,11 @@ FACTS = RequestFacts(include_usage=True, is_usage_forced=True, count_reasoning_t
 FALLBACK = Envelope("chatcmpl-x", 1, "m")
 
 
-def make_pipeline(fallback: Envelope = FALLBACK, facts: RequestFacts = FACTS, think: str = "no") -> StreamPipeline:
+def make_pipeline(
+    fallback: Envelope = FALLBACK, facts: RequestFacts = FACTS, think: str = "no", model: str = "ours"
+) -> StreamPipeline:
     options = RepairOptions(think=think)  # type: ignore[arg-type]
-    return StreamPipeline(Endpoint.CHAT, fallback=fallback, facts=facts, model="ours", options=options)
+    return StreamPipeline(Endpoint.CHAT, fallback=fallback, facts=facts, model=model, options=options)
 
 
 class Server(NamedTuple):
@@ -329,6 +331,8 @@ def test_recorded_streams_give_the_same_with_their_own_templates() -> None:
     [
         FRAMES[:-1],
         [*FRAMES, b"\0"],
+        [frame.replace(b'"model":"', b'"model":"\0') for frame in FRAMES],
+        [frame.replace(b'"model":"', b'"model":"%(text)b') for frame in FRAMES],
         [ROLE, FINISH, USAGE, DONE],
         [*FRAMES[:-2], USAGE, USAGE, DONE],
         [frame.replace(b'"id"', b'"di"') for frame in FRAMES],
@@ -358,6 +362,7 @@ def test_nothing_is_learnt_from_other_streams(frames: list[bytes]) -> None:
     [
         partial(make_pipeline, think="open"),
         partial(make_pipeline, think="tags"),
+        partial(make_pipeline, model="m%(text)b"),
         partial(make_pipeline, facts=RequestFacts(stop_strings=("zzz",), choice_count=1)),
         partial(make_pipeline, facts=RequestFacts(tool_names=frozenset({"f"}), choice_count=1)),
         partial(make_pipeline, facts=RequestFacts(is_json_output=True, choice_count=1)),

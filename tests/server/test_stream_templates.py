@@ -7,6 +7,7 @@ import msgspec
 from tests.http.aio import run
 from tests.server.running_gateway import gateway
 from tests.server.running_server import CHAT
+from tests.server.test_same_dialect import frames, message_events
 from tests.table import table
 from welldone.mock.script import HELLO_REPLY, MockChunk, MockReply
 from welldone.protocol.dialects.base import KEEP_ALIVE
@@ -57,6 +58,22 @@ def test_keep_alives_in_a_pause_change_nothing_else(tmp_path: Path) -> None:
                 assert KEEP_ALIVE in reply.body
                 bodies.append(reply.body.replace(KEEP_ALIVE, b""))
         assert bodies[0] == bodies[1]
+
+    run(work())
+
+
+def test_another_upstream_is_not_read_by_the_template_of_one_that_failed(tmp_path: Path) -> None:
+    async def work() -> None:
+        for refusals in (0, 1):  # 0: the first stream learns, 1: the next one would follow the template
+            failed = MockReply(status=503)
+            messages = MockReply(frames(*message_events()))
+            settings = {"chat": False, "speaks": ("messages",), "weight": 1}
+            script = [*[HELLO_REPLY] * refusals, failed]
+            async with gateway(tmp_path, [messages], script, each={"weight": 100}, first=settings) as serving:
+                replies = [await serving.post(STREAM) for _ in range(refusals + 1)]
+                assert [reply.body.count(b"Hello") for reply in replies] == [1] * len(replies)
+                assert replies[-1].body.endswith(b"data: [DONE]\n\n")
+                assert len(serving.upstreams[0].requests) == 1
 
     run(work())
 

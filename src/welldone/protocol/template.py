@@ -5,9 +5,10 @@ left out: each leaves a hole that accepts one type of value. A later frame is re
 holes are the same, and is checked by the types of its values. It is rewritten by filling the values into the bytes that
 were sent for the first frame. Any other frame takes the slow path, through reader, repair and writer.
 
-There are three forms. `ChunkTemplate` rewrites chunks that differ in their text, for `FastPath`: this is the hot path.
-`EventTemplate` reads text deltas, which may have sequence numbers, for pass-through repair. `FrameTemplate` has any
-holes, for a `TemplatedStream`. A text is copied only if it has the same meaning in any frame (`is_verbatim_text`).
+There are three forms. `ChunkTemplate` rewrites chunks that differ in their text, for `FastPath`: this is the hot
+path. `EventTemplate` reads text deltas, which may have sequence numbers, for pass-through repair. `StreamTemplate`
+(`stream_template.py`) has any holes, for a `TemplatedStream`. A text is copied only if it has the same meaning in any
+frame (`is_verbatim_text`).
 """
 
 import re

@@ -32,7 +32,7 @@ from welldone.server import config_file
 from welldone.server.access.keys import ANONYMOUS, ApiKeys, invalid_key_reason
 from welldone.server.access.origins import OriginPolicy, is_loopback
 from welldone.server.config_file import ConfigFile, check_model_name
-from welldone.server.observe.tracing import read_tracing
+from welldone.server.tracing_config import read_tracing
 
 LocatedUpstream = tuple[str, UpstreamSettings]
 """Origin of an upstream (a flag or a TOML table), and its settings."""

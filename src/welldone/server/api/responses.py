@@ -14,7 +14,12 @@ from welldone.gateway.errors import ApiError, internal_error, invalid_request
 from welldone.http.messages import HttpResponse
 from welldone.http.turns import run_cooperatively
 from welldone.protocol.dialects.registry import DIALECTS
-from welldone.protocol.dialects.responses.objects import parse_responses_usage, response_error_object, response_object
+from welldone.protocol.dialects.responses.objects import (
+    RESPONSE_DEFAULTS,
+    parse_responses_usage,
+    response_error_object,
+    response_object,
+)
 from welldone.protocol.dialects.responses.writer import ResponsesFormat
 from welldone.protocol.envelope import Endpoint, Envelope
 from welldone.protocol.events import ChoiceStart, Finish, Json, Usage
@@ -313,7 +318,8 @@ class ResponsesApi(DialectApi, kw_only=True):
             native_body = await self._native_body(ctx, backend, body, options.previous_response_id)
             gen_request = GenerationRequest(body=native_body, id=response_id, endpoint=self.ENDPOINT, echo=echo)
             # The clock is read once: a replay in the inspector has the same time of completion.
-            gen_request.repairer_options = {"echo": echo, "clock": cache(self.now)}
+            known = {name: value for name, value in echo.items() if name in RESPONSE_DEFAULTS}
+            gen_request.repairer_options = {"echo": known, "clock": cache(self.now)}
             return _ResponseJob(ctx, backend, options, gen_request, items, await self._local_history(ctx))
         fields.check_supported(body, ResponseRequest)
         history, items = await self._read_items(ctx, body, options.previous_response_id)

@@ -58,10 +58,14 @@ class AnswerPipeline:
         self._options = options
         if self._capture is not None:
             self._capture.configure(part, options)
-        if self._pipeline is None and slot is not None:
-            self._slot = slot
-            self._templated = slot.begin(partial(_make_configured, self._factory, options))
-            self._recorded = bytearray() if slot.is_learning else None
+        if self._pipeline is None:  # nothing was read: an earlier attempt has left its template at most
+            self._templated = self._recorded = None
+            if slot is not None:
+                self._templated = slot.begin(partial(_make_configured, self._factory, options))
+                self._recorded = bytearray() if slot.is_learning else None
+        elif slot is not self._slot:
+            self._recorded = None
+        self._slot = slot
         if self._templated is None:
             self.current.configure(part, options)
 

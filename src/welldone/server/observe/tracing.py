@@ -4,15 +4,12 @@ Without tracing a valid context of the client is forwarded to the upstream uncha
 setting and the standard environment variables ask for them.
 """
 
-import importlib.util
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
-from urllib.parse import urlsplit
 
 import msgspec
 
-from welldone.config.settings import SettingsError, install_advice
 from welldone.gateway.backends import AttemptTrace, BackendLease
 from welldone.http.messages import HttpRequest
 from welldone.protocol.repair_log import RepairEntry
@@ -118,57 +115,3 @@ class RequestTracer(Protocol):
 
     def close(self) -> None:
         """Export what was recorded, for some seconds at most. Blocks."""
-
-
-# https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/
-_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-_EXPORTER = "OTEL_TRACES_EXPORTER"
-_PROTOCOL = "http/protobuf"
-
-
-def read_tracing(setting: str, environment: Mapping[str, str]) -> tuple[bool, list[str]]:
-    """Return whether spans are recorded, and warnings.
-
-    With `auto`, a problem is a warning: the variables may be those of a whole machine.
-
-    Raises:
-        SettingsError: tracing is required and impossible.
-    """
-    given = {name: value for name, value in environment.items() if name.startswith("OTEL_") and value}
-    endpoint = next((name for name in _ENDPOINTS if name in given), None)
-    is_required = setting == "on"
-    is_disabled = given.get("OTEL_SDK_DISABLED", "").lower() == "true" or given.get(_EXPORTER) == "none"
-    if setting == "off" or is_disabled or (endpoint is None and not is_required):
-        return False, []
-    if (problem := _problem(given, endpoint)) is None:
-        return True, []
-    if is_required:
-        raise SettingsError(f"--tracing on: {problem}")
-    return False, [f"{endpoint} is set, but there will be no traces: {problem}; --tracing off hides this warning"]
-
-
-def _problem(given: Mapping[str, str], endpoint: str | None) -> str | None:
-    if not _is_installed():
-        return f"OpenTelemetry is not installed: {install_advice('otel')}"
-    if given.get(_EXPORTER, "otlp") != "otlp":
-        return f"{_EXPORTER} should be otlp or none"
-    protocol = next((name for name in _PROTOCOLS if name in given), None)
-    if protocol is not None and given[protocol] != _PROTOCOL:
-        return f"{protocol} should be {_PROTOCOL}, and the port that of OTLP over HTTP, usually 4318"
-    if endpoint is not None:
-        try:
-            is_url = urlsplit(given[endpoint]).scheme in ("http", "https") and bool(urlsplit(given[endpoint]).hostname)
-        except ValueError:
-            is_url = False
-        if not is_url:
-            return f"{endpoint} should be a URL such as http://127.0.0.1:4318"
-    return None
-
-
-def _is_installed() -> bool:
-    try:
-        names = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
-        return all(importlib.util.find_spec(name) is not None for name in names)
-    except ModuleNotFoundError:  # a package above them is missing
-        return False
