@@ -332,7 +332,7 @@ class ResponsesApi(DialectApi, kw_only=True):
             allows_custom_tools=isinstance(backend, UpstreamBackend),
         )
         is_long = len(history) + len(items) > _ITEMS_AT_ONCE
-        translation = await asyncio.to_thread(translate) if is_long else translate()
+        translation = await self.generator.run_in_thread(translate) if is_long else translate()
         echo = translation.echo
         if ignored := translation.tools.ignored:
             ctx.log_fields["ignored_tools"] = len(ignored)

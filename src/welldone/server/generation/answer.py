@@ -6,7 +6,7 @@ wakes to open the stream, to send keep-alives, to wait for a slow client, and at
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 
 import msgspec
@@ -77,7 +77,7 @@ class Answer:
         parts: ServerParts,
         *,
         times: StreamTimes,
-        reread_request: Callable[[], ValidatedRequest] | None = None,
+        reread_request: Callable[[], Awaitable[ValidatedRequest]] | None = None,
         capture: StreamCapture | None = None,
     ) -> None:
         settings = parts.settings
@@ -202,6 +202,12 @@ class Answer:
             log.event(logging.ERROR, "a response failed", error=error)
             self.abort(internal_error(self._ctx.id))
 
+    async def _reread_body(self, part: int, reread: Callable[[], Awaitable[ValidatedRequest]]) -> Json:
+        request = await reread()
+        if self._reread_request is not None:  # unless another part was faster
+            self._request, self._reread_request = request, None
+        return self._request.bodies[part]
+
     async def run_attempt(self, lease: BackendLease, part: int, number: int) -> AttemptFailure | None:
         """Make an attempt at a part."""
         param = DIALECTS[self._gen_request.endpoint].prompt_field
@@ -220,14 +226,12 @@ class Answer:
         dialect = self._prepare_pipeline(lease, part).upstream_dialect
         if self._part_count > 1:
             await next_turn()  # encoding and sending a long body takes milliseconds
+        if self._reread_request is not None:
+            body = await self._reread_body(part, self._reread_request)
         await self._parts.body_budget.reserve(attempt)
         try:
             if self.client.state >= _COMPLETE:
                 return None
-            if self._reread_request is not None:
-                self._request = self._reread_request()
-                self._reread_request = None
-                body = self._request.bodies[part]
             if lease.upstream is not None:
                 body, attempt.is_tool_stream = lease.upstream.choose_form(lease.model, body)
             endpoint = self._gen_request.endpoint

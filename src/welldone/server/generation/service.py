@@ -1,7 +1,9 @@
 """Generation of responses for all dialects: validation for the backend, and the answer to each request."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -26,6 +28,11 @@ from welldone.server.requests.upstream_body import read_same_dialect_request, re
 from welldone.server.requests.upstream_dialects import check_translations
 from welldone.server.resume.api import DetachedRequest, ResumeService
 
+_LONG_BODY_BYTES = 64 * 1024
+"""Longer bodies for local models are validated in a thread: one with 4,096 tool calls would hold up the event loop for
+90 ms. For upstreams they are hardly validated."""
+Result = TypeVar("Result")
+
 
 class GenerationService:
     """Generates responses."""
@@ -37,6 +44,7 @@ class GenerationService:
         self._resume = resume
         self._parts = parts
         self._captures = None if parts.page is None else parts.page.captures
+        self._thread_lock = asyncio.Lock()
 
     async def read_body(self, ctx: RequestContext) -> Json:
         """Read the body of a request as a JSON object."""
@@ -47,6 +55,11 @@ class GenerationService:
             read_body_in_steps(data, headers.get("Content-Type"), is_browser="Origin" in headers)
         )
 
+    async def run_in_thread(self, work: Callable[[], Result]) -> Result:
+        """Run work that takes tens of milliseconds, one at a time: the event loop waits for each busy thread."""
+        async with self._thread_lock:
+            return await asyncio.to_thread(work)
+
     async def generate(
         self, ctx: RequestContext, backend: LocalBackend | UpstreamBackend, gen_request: GenerationRequest
     ) -> HttpResponse | None:
@@ -56,14 +69,26 @@ class GenerationService:
             ApiError: it failed before anything was sent.
         """
         resume = self._resume
+        is_long = ctx.body_bytes > _LONG_BODY_BYTES and isinstance(backend, LocalBackend)
         if resume is not None and resume.is_requested(ctx) and _is_event_stream(gen_request):
             gen_request = msgspec.structs.replace(gen_request)  # a handler that ends removes `on_end` from its own
-            await resume.generate(ctx, lambda detached: self._generate(detached, backend, gen_request))
+            await resume.generate(ctx, lambda detached: self._generate(detached, backend, gen_request, is_long=is_long))
             return None
-        return await self._generate(ctx, backend, gen_request)
+        return await self._generate(ctx, backend, gen_request, is_long=is_long)
+
+    async def _validate(
+        self, gen_request: GenerationRequest, backend: LocalBackend | UpstreamBackend, *, is_long: bool
+    ) -> ValidatedRequest:
+        read = partial(_read_request, gen_request, backend)
+        return await self.run_in_thread(read) if is_long else read()
 
     async def _generate(
-        self, ctx: RequestContext, backend: LocalBackend | UpstreamBackend, gen_request: GenerationRequest
+        self,
+        ctx: RequestContext,
+        backend: LocalBackend | UpstreamBackend,
+        gen_request: GenerationRequest,
+        *,
+        is_long: bool,
     ) -> HttpResponse | None:
         capture: StreamCapture | None = None
         if self._captures is not None and (name := ctx.request.headers.get(CAPTURE_HEADER)) is not None:
@@ -78,13 +103,14 @@ class GenerationService:
         try:
             if gen_request.dialect is not None:
                 await asyncio.sleep(0)  # translation and validation each take a turn of the event loop
-            request = _read_request(gen_request, backend)
+            request = await self._validate(gen_request, backend, is_long=is_long)
             request.ignored_fields += gen_request.ignored_fields
             if request.ignored_fields:
                 ctx.log_fields["ignored_fields"] = request.ignored_fields
             if len(request.bodies) > 1:
                 self._parts.limits.charge_requests(ctx.principal, len(request.bodies) - 1)
-            return await self._answer(ctx, backend, gen_request, request, capture)
+            reread = partial(self._validate, gen_request, backend, is_long=is_long)
+            return await self._answer(ctx, backend, gen_request, request, capture, reread)
         except ApiError as error:
             rename_error_param(error, gen_request.field_names)
             if capture is not None:
@@ -101,6 +127,7 @@ class GenerationService:
         gen_request: GenerationRequest,
         request: ValidatedRequest,
         capture: StreamCapture | None,
+        reread: Callable[[], Awaitable[ValidatedRequest]],
     ) -> HttpResponse | None:
         model = backend.model if isinstance(backend, LocalBackend) else None
         is_known = model is None or model.capabilities is not None
@@ -115,7 +142,7 @@ class GenerationService:
                 self._parts,
                 times=times,
                 # Again when the model is loaded.
-                reread_request=None if is_known else partial(_read_request, gen_request, backend),
+                reread_request=None if is_known else reread,
                 capture=capture,
             )
             self.answers.add(answer)
