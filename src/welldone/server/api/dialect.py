@@ -183,7 +183,7 @@ def _translated_request(
 class MessagesApi(DialectApi):
     """Anthropic's Messages API: `/v1/messages` and `/v1/messages/count_tokens`."""
 
-    ENDPOINT = Endpoint.MESSAGES
+    ENDPOINT: ClassVar[Endpoint] = Endpoint.MESSAGES
 
     async def create(self, ctx: RequestContext) -> HttpResponse | None:
         """POST /v1/messages."""
@@ -229,7 +229,7 @@ def _forwarded_headers(ctx: RequestContext) -> dict[str, str]:
 class GeminiApi(DialectApi):
     """Google's Gemini API: methods of `/v1beta/models/{model}`. The current SDKs use `/v1` in place of `/v1beta`."""
 
-    ENDPOINT = Endpoint.GEMINI
+    ENDPOINT: ClassVar[Endpoint] = Endpoint.GEMINI
 
     async def generate(self, ctx: RequestContext) -> HttpResponse | None:
         """POST :generateContent."""
@@ -284,7 +284,7 @@ def _wants_events(ctx: RequestContext) -> bool:
 class OllamaApi(DialectApi):
     """Ollama's API, for clients without OpenAI's: `/api/chat` and `/api/generate`."""
 
-    ENDPOINT = Endpoint.CHAT
+    ENDPOINT: ClassVar[Endpoint] = Endpoint.CHAT
 
     async def respond(self, ctx: RequestContext, *, is_chat: bool) -> HttpResponse | None:
         """POST /api/chat, or /api/generate."""

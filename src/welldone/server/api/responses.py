@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from functools import cache, partial
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 from urllib.parse import parse_qs
 
 import msgspec
@@ -121,7 +121,7 @@ _RUNNING_STATUSES = ("queued", "in_progress")
 class ResponsesApi(DialectApi, kw_only=True):
     """The handlers of these endpoints."""
 
-    ENDPOINT = Endpoint.RESPONSES
+    ENDPOINT: ClassVar[Endpoint] = Endpoint.RESPONSES
 
     store: ResponseStore
     local_store: ResponseStore
