@@ -259,7 +259,7 @@ def test_learning_stops_if_chunks_keep_changing() -> None:
     assert pipeline.fast_path._attempts == 0
 
 
-@table(("length", "is_learnt"), [(WORTHWHILE_CHUNKS + 2, True), (WORTHWHILE_CHUNKS, False)])
+@table(("length", "is_learnt"), [(WORTHWHILE_CHUNKS + 2, True), (5, True), (2, False)])
 def test_templates_that_are_of_use_are_learnt_again_without_limit(length: int, is_learnt: bool) -> None:
     pipeline = make_pipeline()
     for number in range(10):
@@ -267,6 +267,16 @@ def test_templates_that_are_of_use_are_learnt_again_without_limit(length: int, i
             pipeline.feed(text_frame(f"word {word}", top=f',"padding":"{number}"'))
     assert pipeline.fast_path._template is not None
     assert (pipeline.fast_path._template.frames > 0) is is_learnt
+
+
+@table("client", [None, "Messages", "Responses"])
+def test_text_between_many_short_thoughts_takes_the_fast_path(client: str | None) -> None:
+    pipeline = make_pipeline(client=client)
+    thought = text_frame("x").replace(b'"content"', b'"reasoning_content"')
+    for word in range(8):
+        for frame in (thought, *(text_frame(f" {word} {number}") for number in range(6))):
+            pipeline.feed(frame)
+    assert pipeline.fast_path.rewrite is not None
 
 
 def test_texts_that_look_cumulative_are_recorded_once() -> None:

@@ -21,7 +21,7 @@ _RECORDED_ONCE = ("delta-content-incremental", "delta-role-content-empty", "use-
 _BLOCK_EVENTS = frozenset((Reasoning, Refusal, ToolCall))
 """Events that end a block of text, in dialects that have blocks: Messages and Responses."""
 _LEARNING_ATTEMPTS = 4
-"""Templates in a row that are of no use, since chunks differ in more than their text."""
+"""Templates in a row that are of no use together, since chunks differ in more than their text."""
 _PENDING_LIMIT_BYTES = 4096  # of text that is recorded later, together with other events
 
 
@@ -39,6 +39,7 @@ class FastPath:
         self._framing = NO_FRAMING
         self._is_allowed = is_allowed
         self._attempts = _LEARNING_ATTEMPTS if is_allowed else 0
+        self._rewritten = 0  # chunks since the attempts were last restored
         self._template: ChunkTemplate | None = None
         self._rule_counts: Mapping[str, int] = {}  # violations by rule id of one chunk of the template
         self._choice = 0  # the choice whose text is rewritten
@@ -78,8 +79,9 @@ class FastPath:
                     delivered.record_pending()
             elif delivered is not None:
                 delivered.drop()
-            if done.frames >= WORTHWHILE_CHUNKS:
-                self._attempts = _LEARNING_ATTEMPTS
+            self._rewritten += done.frames
+            if self._rewritten >= WORTHWHILE_CHUNKS:
+                self._attempts, self._rewritten = _LEARNING_ATTEMPTS, 0
             done.reset_counts()
 
     def rules_before(self, data: bytes, writer: DialectWriter | None) -> Mapping[str, int] | None:

@@ -27,7 +27,7 @@ from welldone.protocol.lenient_json import LITERAL_BYTES, decode_text, is_verbat
 
 _CACHED_TEXT_LENGTH = 32  # bytes: tokens are shorter, and each cached length costs memory
 WORTHWHILE_CHUNKS = 8
-"""Chunks in a row that a template must rewrite to be worth learning, which costs as much as two chunks."""
+"""Chunks that templates must rewrite to be worth learning, which costs as much as two chunks."""
 _USAGE_KEY = b'"usage":'
 # Right counts at the end of a chunk. Usage of zeros is a placeholder, which changes state.
 _COUNTS = re.compile(

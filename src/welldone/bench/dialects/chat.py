@@ -32,6 +32,7 @@ class ChunkFastPath:
         self._repair = repair
         self._template: ChunkTemplate | None = None
         self._lessons_left = _MAX_CHUNK_LESSONS
+        self._rewritten = 0  # chunks since the lessons were last restored
         self._index = 0  # of the choice that the template is for
         self._is_open = False
         self._partial = b""
@@ -87,8 +88,9 @@ class ChunkFastPath:
         if template.frames:
             self._reader.record_fast_path(template.frames, template.bytes, template.last_bytes)
             self._repair.record_fast_path()
-            if template.frames >= WORTHWHILE_CHUNKS:
-                self._lessons_left = _MAX_CHUNK_LESSONS
+            self._rewritten += template.frames
+            if self._rewritten >= WORTHWHILE_CHUNKS:
+                self._lessons_left, self._rewritten = _MAX_CHUNK_LESSONS, 0
             template.reset_counts()
 
 
