@@ -22,8 +22,8 @@ _TAIL = re.compile("[\udc80-\udcff]{1,3}$")
 _NUMBER_TYPES = frozenset((int, float))  # skipped: log probabilities have thousands of numbers
 _decode_string = msgspec.json.Decoder(str).decode
 # Content of a JSON string that can be copied: complete characters, and no line separators.
-_PLAIN = re.compile(rb'(?:[^"\\\x00-\x1f\x7f-\xff]|\\["\\nt])+')
-_PLAIN_BEYOND_ASCII = re.compile('(?:[^"\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ufffd]|\\\\["\\\\nt])+')
+_PLAIN = re.compile(rb'(?:[^"\\\x00-\x1f\x7f-\xff]++|\\["\\nt])++')
+_PLAIN_BEYOND_ASCII = re.compile('(?:[^"\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ufffd]++|\\\\["\\\\nt])++')
 LITERAL_BYTES: bytes = bytes(byte for byte in range(0x20, 0x7F) if byte not in b'"\\')
 """Bytes that need no escape in a JSON string."""
 _DEPTH_LIMIT = 64  # nesting of unknown fields; deeper values become null

@@ -46,7 +46,7 @@ _PATTERNS = {
     _ID: rb"([A-Za-z0-9_-]{1,128})",
     _CREATED: rb"([1-9][0-9]{0,9})",
     _REASON: rb"(stop|length)",
-    _TEXT: rb'((?:[^"\\]|\\.)+)',
+    _TEXT: rb'((?:[^"\\]++|\\.)++)',  # possessive: else each byte would be kept for backtracking
     b"float": _FLOAT,
 }
 _HOLE = re.compile(rb"%%|%\\\((([a-z_]+)[0-9]*)\\\)b")  # of an escaped format
