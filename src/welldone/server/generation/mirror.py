@@ -153,8 +153,7 @@ class TrafficMirror:
             problem = f"status {second.status}, or an error in the reply"
         outcome, difference = "failed", None
         if answer is not None and mirrored is not None:
-            pairs = enumerate(zip_longest(answer, mirrored))
-            difference = next((place for place, (one, other) in pairs if one != other), None)
+            difference = await asyncio.to_thread(_first_difference, answer, mirrored)
             outcome = "identical" if difference is None else "different"
         about: dict[str, log.FieldValue] = {"outcome": outcome, "first_difference": difference}
         self.comparisons.append(
@@ -165,6 +164,11 @@ class TrafficMirror:
         about = {"request_id": request.id, "upstream": request.upstream.name, "mirror": target.name, **about}
         about |= {"reason": problem, "rules": [*here["findings"]] or None, "mirror_rules": [*there["findings"]] or None}
         log.event(logging.INFO, "mirrored", {name: value for name, value in about.items() if value is not None})
+
+
+def _first_difference(answer: str, mirrored: str) -> int | None:
+    pairs = enumerate(zip_longest(answer, mirrored))
+    return None if answer == mirrored else next(place for place, (one, other) in pairs if one != other)
 
 
 def _read_reply(
