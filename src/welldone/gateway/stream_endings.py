@@ -8,7 +8,8 @@ from welldone.protocol.dialects.gemini.writer import GeminiFormat
 from welldone.protocol.dialects.messages.emitter import encode_error_event
 from welldone.protocol.dialects.responses.emitter import encode_event
 from welldone.protocol.dialects.responses.objects import response_error_object
-from welldone.protocol.lenient_json import as_object, parse_strict
+from welldone.protocol.json_budget import decode
+from welldone.protocol.lenient_json import as_object
 
 _DATA_LINE = re.compile(rb"^data: (\{.*\})$", re.MULTILINE)
 
@@ -40,7 +41,7 @@ def _response_failed_frame(first_event: bytes, sequence_number: int) -> bytes:
     """Return `response.failed` with the response object of the first event, or `error` if that is not known."""
     error = response_error_object(server_gone().to_failure())
     found = _DATA_LINE.search(first_event)
-    response = None if found is None else as_object(parse_strict(found[1])).get("response")
+    response = None if found is None else as_object(decode(found[1])).get("response")
     if not isinstance(response, dict):
         return encode_event({"type": "error", "sequence_number": sequence_number, "param": None, **error})
     failed = {**response, "status": "failed", "error": error}
