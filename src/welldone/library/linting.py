@@ -161,9 +161,9 @@ def _read_body(message: object, names: tuple[str, ...]) -> bytes | None:
     for name in names:
         try:
             value = getattr(message, name, None)
-        except Exception:  # noqa: BLE001 - httpx raises its own exception for a body that is a stream
+        except Exception:  # noqa: BLE001 - httpx raises its own exception for a body that was not read
             continue
-        if isinstance(value, str):
+        if isinstance(value, str) and names is _REQUEST_BODIES:
             return value.encode()
         if isinstance(value, bytes):
             return value
