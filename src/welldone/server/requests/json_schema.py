@@ -2,8 +2,8 @@
 
 An engine compiles and evaluates grammars in the loop that serves all streams: a schema that takes it a second stops
 every other stream for that second. Besides OpenAI's limits there are limits measured with llama.cpp (49,152 tokens, two
-cores): on alternatives (`json_schema_cost.py`), patterns (`json_schema_cost.py`) and optional properties, whose
-cost is quadratic: 128 delay other streams by 0.3 s, 1,000 by 5 s.
+cores): on alternatives and patterns (`json_schema_cost.py`), and on optional properties, whose cost is quadratic: 128
+delay other streams by 0.3 s, 1,000 by 5 s.
 
 The engine gets a copy with the keywords that matter for the grammar or for the model; others are dropped.
 """
@@ -17,7 +17,6 @@ from welldone.gateway.errors import ApiError, invalid_request
 from welldone.protocol.events import Json
 from welldone.schemas.chat import ALTERNATIVES_LIMIT
 from welldone.schemas.errors import json_type_name, shorten_value
-from welldone.server.requests import json_schema_cost
 from welldone.server.requests import json_schema_cost as cost
 
 # https://platform.openai.com/docs/guides/structured-outputs, "Supported schemas"
@@ -192,7 +191,7 @@ class _SchemaReader:
         if len(text) > PATTERN_LENGTH:
             raise self.invalid_schema(f"a pattern may have at most {PATTERN_LENGTH} characters")
         self._spend("characters of patterns", len(text))
-        problem = json_schema_cost.pattern_problem(text)
+        problem = cost.pattern_problem(text)
         if problem:
             raise self.invalid_schema(f"the pattern '{shorten_value(text)}' {problem}")
         return text
@@ -290,7 +289,7 @@ def _without_long_enum(schema: Json) -> Json:
     if len(values) <= ALTERNATIVES_LIMIT or not all(isinstance(value, str) for value in values):
         return schema
     rest = {key: value for key, value in schema.items() if key != "enum"}
-    return {**rest, "type": "string", "pattern": json_schema_cost.pattern_of_values(values)}
+    return {**rest, "type": "string", "pattern": cost.pattern_of_values(values)}
 
 
 def _resolve_pointer(schema: Json, reference: str) -> object:
