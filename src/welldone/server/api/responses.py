@@ -344,7 +344,12 @@ class ResponsesApi(DialectApi, kw_only=True):
             call_names=translation.tools.call_names(),
         )
         gen_request = GenerationRequest(
-            body=translation.chat, id=response_id, dialect=dialect, field_names=translation.param_names, echo=echo
+            body=translation.chat,
+            id=response_id,
+            dialect=dialect,
+            field_names=translation.param_names,
+            echo=echo,
+            is_long=is_long,
         )
         gen_request.ignored_fields = ignored
         return _ResponseJob(ctx, backend, options, gen_request, items, history)

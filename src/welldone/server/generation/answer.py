@@ -94,6 +94,7 @@ class Answer:
             shows_upstreams = settings.report or parts.keys.is_admin(ctx.principal)
             self._report = ReportHeaders(times, shows_upstreams, request.ignored_fields)
         self._reread_request = reread_request  # validates again when the model is loaded and its capabilities are known
+        self._reread_lock = asyncio.Lock()
         self._may_use_template = reread_request is None
         self._capture = capture
         self.continuations: Continuations = Continuations(backend, settings.continuation, ctx.id, times)
@@ -202,10 +203,10 @@ class Answer:
             log.event(logging.ERROR, "a response failed", error=error)
             self.abort(internal_error(self._ctx.id))
 
-    async def _reread_body(self, part: int, reread: Callable[[], Awaitable[ValidatedRequest]]) -> Json:
-        request = await reread()
-        if self._reread_request is not None:  # unless another part was faster
-            self._request, self._reread_request = request, None
+    async def _reread_body(self, part: int) -> Json:
+        async with self._reread_lock:  # once for all parts
+            if self._reread_request is not None:
+                self._request, self._reread_request = await self._reread_request(), None
         return self._request.bodies[part]
 
     async def run_attempt(self, lease: BackendLease, part: int, number: int) -> AttemptFailure | None:
@@ -227,7 +228,7 @@ class Answer:
         if self._part_count > 1:
             await next_turn()  # encoding and sending a long body takes milliseconds
         if self._reread_request is not None:
-            body = await self._reread_body(part, self._reread_request)
+            body = await self._reread_body(part)
         await self._parts.body_budget.reserve(attempt)
         try:
             if self.client.state >= _COMPLETE:

@@ -77,6 +77,8 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     """The client's fields that have no effect, and are reported."""
     echo: Json = {}
     """Fields of the request that a response repeats."""
+    is_long: bool = False
+    """Whether its validation takes long, though the client's body is short: a stored conversation goes on."""
     repairer_options: Mapping[str, Any] = {}
     """Options of the repairer of a same-dialect response."""
     forwarded_headers: Mapping[str, str] = {}

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
@@ -44,7 +45,7 @@ class GenerationService:
         self._resume = resume
         self._parts = parts
         self._captures = None if parts.page is None else parts.page.captures
-        self._thread_lock = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(max_workers=1)
 
     async def read_body(self, ctx: RequestContext) -> Json:
         """Read the body of a request as a JSON object."""
@@ -57,8 +58,7 @@ class GenerationService:
 
     async def run_in_thread(self, work: Callable[[], Result]) -> Result:
         """Run work that takes tens of milliseconds, one at a time: the event loop waits for each busy thread."""
-        async with self._thread_lock:
-            return await asyncio.to_thread(work)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def generate(
         self, ctx: RequestContext, backend: LocalBackend | UpstreamBackend, gen_request: GenerationRequest
@@ -69,7 +69,7 @@ class GenerationService:
             ApiError: it failed before anything was sent.
         """
         resume = self._resume
-        is_long = ctx.body_bytes > _LONG_BODY_BYTES and isinstance(backend, LocalBackend)
+        is_long = (ctx.body_bytes > _LONG_BODY_BYTES or gen_request.is_long) and isinstance(backend, LocalBackend)
         if resume is not None and resume.is_requested(ctx) and _is_event_stream(gen_request):
             gen_request = msgspec.structs.replace(gen_request)  # a handler that ends removes `on_end` from its own
             await resume.generate(ctx, lambda detached: self._generate(detached, backend, gen_request, is_long=is_long))
@@ -103,13 +103,16 @@ class GenerationService:
         try:
             if gen_request.dialect is not None:
                 await asyncio.sleep(0)  # translation and validation each take a turn of the event loop
+            model = backend.model if isinstance(backend, LocalBackend) else None
+            is_known = model is None or model.capabilities is not None
             request = await self._validate(gen_request, backend, is_long=is_long)
             request.ignored_fields += gen_request.ignored_fields
             if request.ignored_fields:
                 ctx.log_fields["ignored_fields"] = request.ignored_fields
             if len(request.bodies) > 1:
                 self._parts.limits.charge_requests(ctx.principal, len(request.bodies) - 1)
-            reread = partial(self._validate, gen_request, backend, is_long=is_long)
+            # Again when the model is loaded, even if that happened during the validation.
+            reread = None if is_known else partial(self._validate, gen_request, backend, is_long=is_long)
             return await self._answer(ctx, backend, gen_request, request, capture, reread)
         except ApiError as error:
             rename_error_param(error, gen_request.field_names)
@@ -127,10 +130,9 @@ class GenerationService:
         gen_request: GenerationRequest,
         request: ValidatedRequest,
         capture: StreamCapture | None,
-        reread: Callable[[], Awaitable[ValidatedRequest]],
+        reread: Callable[[], Awaitable[ValidatedRequest]] | None,
     ) -> HttpResponse | None:
         model = backend.model if isinstance(backend, LocalBackend) else None
-        is_known = model is None or model.capabilities is not None
         times = self._parts.metrics.begin_stream()
         answer: Answer | None = None
         try:
@@ -141,8 +143,7 @@ class GenerationService:
                 request,
                 self._parts,
                 times=times,
-                # Again when the model is loaded.
-                reread_request=None if is_known else reread,
+                reread_request=reread,
                 capture=capture,
             )
             self.answers.add(answer)
