@@ -153,7 +153,7 @@ def test_a_client_that_disconnects_cancels_the_request_to_the_upstream(proxy: Ru
 def open_socket(proxy: RunningProxy) -> ClientConnection:
     """A WebSocket for responses."""
     headers = {"Authorization": f"Bearer {KEY}"}
-    return connect(f"ws://{SITE}/v1/responses", sock=proxy.connect(), additional_headers=headers)
+    return connect(f"ws://{SITE}/v1/responses", sock=proxy.connect(), additional_headers=headers, open_timeout=LIMIT_S)
 
 
 def test_the_events_of_a_websocket_arrive_one_by_one(

@@ -354,7 +354,7 @@ def _read_frames(received: bytes) -> list[_FrameTemplate] | None:
     """Cut a stream into its kinds of frames: role, text, finish, perhaps usage, and the end marker."""
     frames = received.split(sse.FRAME_END)
     end = next((number for number, frame in enumerate(frames) if _REASON_FIELD.search(frame)), 0)
-    has_hole = b"\0" in received or b"%(" in received  # bytes that mark a hole
+    has_hole = b"\0" in received or _TEXT_HOLE in received  # bytes that mark the hole of the text
     if end < 2 or frames[-2:] != [_DONE, b""] or len(frames) - end not in (3, 4) or has_hole:
         return None
     id_field = _ID_FIELD.search(frames[0])
@@ -425,7 +425,7 @@ def _make_template(
     sent_role, sent_text, *_ = map(pipeline.feed, stream)
     end, result = pipeline.close(), pipeline.result
     role, text, finish, *rest = frames
-    is_one_text = sent_text.count(values[_TEXT]) == 1 and b"%(" not in sent_text
+    is_one_text = sent_text.count(values[_TEXT]) == 1 and _TEXT_HOLE not in sent_text
     if not is_one_text or len(rest) != 1 + (result.usage is not None):
         return None
     del values[_REASON]
