@@ -154,7 +154,7 @@ class UpstreamAttempt:
         self._buffer = bytearray()  # of a reply that is not streamed
         self.result: asyncio.Future[AttemptFailure | None] = self._loop.create_future()
         """The failure, or None, after the end of the reply. An internal error is an exception."""
-        self._unsent_bytes = 0  # of the request, before there is an exchange
+        self._body_bytes = 0  # of the request
         # These two refer back to this object: they are cleared early, so that no cycle keeps the request alive.
         self._steps: Iterator[None] | None = None
         self._timer: asyncio.TimerHandle | None = None  # for what ends the attempt next if nothing arrives
@@ -203,7 +203,7 @@ class UpstreamAttempt:
         """Send the request. `result` is set at the end of the reply."""
         lease, self._observers = self.lease, observers
         lease.watch(self)
-        self._unsent_bytes = len(body)
+        self._body_bytes = len(body)
         self.last_received_at = self._last_content_at = time.monotonic()
         self._watch_silence()
         try:
@@ -222,15 +222,15 @@ class UpstreamAttempt:
             if self.is_paused:
                 self._exchange.pause_reading()
         except HttpClientError as error:
+            self._body_bytes = 0
             self._settle(error_mapping.connection_failure(error, lease.upstream))
-        self._unsent_bytes = 0
         if self.result.done():
             self.close()  # the reply failed before `lease.send` returned the exchange
 
     @property
     def pending_body_bytes(self) -> int:
-        """Bytes of the request that the server has not read yet."""
-        return self._unsent_bytes if self._exchange is None else self._exchange.unsent_bytes
+        """Bytes of the request's body until the server has read all of it: a rest keeps the whole in memory."""
+        return self._body_bytes if self._exchange is None or self._exchange.unsent_bytes else 0
 
     def enable_fast_path(self, path: FastPath | TemplatedStream, stream: StreamingResponse, times: StreamTimes) -> None:
         """Forward plain text chunks straight to the client's stream, which must have no other part."""
