@@ -1,7 +1,7 @@
 """A steady stream that runs next to a fault, and its longest gap; its source and its reader are processes.
 
-Where this process may do so (root on Linux), source, server and reader have priority over all others, such as the load:
-the gaps are those of the server, and not of a machine with few CPUs.
+Where this process may do so (root on Linux), source, server and reader have priority over all others, such as the load,
+the engine and worker processes: the gaps are those of the server, and not of a machine with few CPUs.
 """
 
 import asyncio

@@ -20,6 +20,7 @@ from welldone.protocol.json_budget import (
     estimate_cost_us,
     exceeds_blocking_budget,
     is_small_and_flat,
+    nesting_depth,
     outside_strings,
     run_to_completion,
     steps_yielding,
@@ -141,7 +142,7 @@ def test_a_small_and_flat_text_is_recognised(data: bytes, expected: bool) -> Non
 
 
 def test_nesting_depth_is_counted() -> None:
-    assert [count_json_syntax(text).depth for text in (b"", b"[{}]", b"[[]][")] == [0, 2, 2]
+    assert [nesting_depth(count_json_syntax(text).bracket_steps) for text in (b"", b"[{}]", b"[[]][")] == [0, 2, 2]
 
 
 def test_steps_can_run_within_another_generator() -> None:

@@ -38,6 +38,7 @@ _STRINGS_LIMIT = 60_000  # with numbers and containers between them, more exceed
 _OUTSIDE_LIMIT_BYTES = 2**21  # outside of strings; more exceeds the budget
 
 _FEW_STRINGS = 1_000
+_COUNTED_BYTES = 512 * 1024  # outside of strings, which takes 4 ms
 _ESCAPES_STEP_BYTES = 512 * 1024  # removing an escape takes 20 ns
 _ELEMENT_BYTES = 32  # overhead of decoding an element by itself, as a number of bytes
 _STEPWISE_LEVELS = 12  # nesting levels that are decoded in steps; log probabilities are on the seventh
@@ -65,11 +66,6 @@ class JsonSyntaxCounts(NamedTuple):
     bracket_steps: bytes
     """One signed byte per bracket: 1 for an opening one, -1 for a closing one."""
 
-    @property
-    def depth(self) -> int:
-        """Nesting depth. Takes 50 ns per bracket."""
-        return max(accumulate(memoryview(self.bracket_steps).cast("b")), default=0)
-
 
 def count_json_syntax(outside: bytes) -> JsonSyntaxCounts:
     """Count the syntax elements of a JSON text without its strings; for invalid JSON, the result is approximate."""
@@ -84,6 +80,16 @@ def count_json_syntax(outside: bytes) -> JsonSyntaxCounts:
         has_long_number=_TOO_MANY_DIGITS in numbers,
         bracket_steps=steps,
     )
+
+
+def nesting_depth(bracket_steps: bytes) -> int:
+    """Return the nesting depth of a JSON text. Takes 50 ns per bracket."""
+    return max(accumulate(memoryview(bracket_steps).cast("b")), default=0)
+
+
+def cut_to_count(outside: bytes) -> list[bytes]:
+    """Cut a long JSON text without its strings for `count_json_syntax`: a number may be cut in two."""
+    return [outside[start : start + _COUNTED_BYTES] for start in range(0, len(outside), _COUNTED_BYTES)]
 
 
 def is_small_and_flat(data: bytes, depth: int) -> bool:

@@ -108,7 +108,19 @@ class JsonSizeLimits:
             raise invalid_request(f"The {self._name} has more than {STRINGS_LIMIT} keys and strings.")
         outside, strings = split
         self._strings -= strings
-        found = json_budget.count_json_syntax(outside)
+        steps = b""
+        for piece in json_budget.cut_to_count(outside):
+            found = json_budget.count_json_syntax(piece)
+            self._count(found)
+            steps += found.bracket_steps
+            if len(outside) > len(piece):
+                yield
+        if json_budget.nesting_depth(steps) > JSON_DEPTH_LIMIT:
+            raise invalid_request(f"The {self._name} is nested more than {JSON_DEPTH_LIMIT} levels deep.")
+        if len(data) >= json_budget.SMALL_TEXT_BYTES:
+            yield
+
+    def _count(self, found: json_budget.JsonSyntaxCounts) -> None:
         self._elements -= found.elements
         if self._elements < 0:
             raise invalid_request(f"The {self._name} has more than {ELEMENTS_LIMIT} elements.")
@@ -122,10 +134,6 @@ class JsonSizeLimits:
         self._containers -= found.containers
         if self._containers < 0:
             raise invalid_request(f"The {self._name} has more than {CONTAINERS_LIMIT} arrays and objects.")
-        if found.depth > JSON_DEPTH_LIMIT:
-            raise invalid_request(f"The {self._name} is nested more than {JSON_DEPTH_LIMIT} levels deep.")
-        if len(data) >= json_budget.SMALL_TEXT_BYTES:
-            yield
 
 
 def _check_content_type(content_type: str | None, is_browser: bool) -> None:
