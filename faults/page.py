@@ -11,6 +11,8 @@ Each row is a fault injected into a real server: `welldone serve` in its own pro
 with a local model. The limit after each figure must hold. `make faults` runs the whole plan and writes this page;
 `make faults ARGS="--only NAME"` runs one row. `reliability.json` has the same data for programs, with the seed that
 repeats each row. A short form of every row runs with the tests, without limits on numbers that depend on the machine.
+Pauses of a concurrent stream are measured with priority for the server, the stream's source and its reader, so that
+they are not those of the load on the same cores.
 """
 _COLUMNS = "| fault | repetitions | behaviour | figures | limits |\n|---|---:|---|---|---|"
 

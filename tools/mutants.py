@@ -23,7 +23,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-MODULES = ("reader", "repair", "pipeline", "part", "fan_out", "fast_path", "template", "chunks", "deltas", "tool_calls")
+MODULES = (
+    *("sse", "reader", "repair", "pipeline", "part", "fan_out"),
+    *("fast_path", "template", "chunks", "deltas", "tool_calls"),
+)
 FOLDER = Path("src/welldone/protocol")
 CORE = ("tests/protocol", "tests/rules", "tests/recorded", "tests/matrix", "tests/laws")
 LIMIT_S = 900.0

@@ -1,6 +1,6 @@
 """Configuration of front and engine replicas, derived from that of a single server, and their autoscaling policy.
 
-Ray's controller imports this module by name, so it must be light.
+Ray's controller imports this module by name.
 """
 
 import dataclasses

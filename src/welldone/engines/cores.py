@@ -19,6 +19,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 
+from welldone.engines.cpu_features import read_system_file
+
 _SYSTEM = Path("/")
 _PRESSURE = re.compile(r"some avg10=([\d.]+)")
 CONTENDED_PERCENT = 50.0
@@ -226,11 +228,3 @@ def _list(folder: Path) -> list[Path]:
         return list(folder.iterdir())
     except OSError:
         return []
-
-
-def read_system_file(path: Path) -> str:
-    """Return the text of a file of Linux; empty on other systems, and if its process or thread has ended."""
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""

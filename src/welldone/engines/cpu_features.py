@@ -10,8 +10,6 @@ from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 
-from welldone.engines.cores import read_system_file
-
 CPU_INFO = Path("/proc/cpuinfo")
 
 _FEATURES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -56,6 +54,14 @@ def cpu_flags(path: Path = CPU_INFO) -> frozenset[str]:
         return frozenset()
     words = found[2].split()
     return frozenset(words if found[1] == "Features" else filter(_X86_INSTRUCTIONS.match, words))
+
+
+def read_system_file(path: Path) -> str:
+    """Return the text of a file of Linux; empty on other systems, and if its process or thread has ended."""
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def usable_features(flags: Iterable[str], machine: str = platform.machine()) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 
 from welldone.config.model import ALL_LAYERS, ModelSettings
-from welldone.engines.cores import control_groups, read_system_file
+from welldone.engines.cores import control_groups
+from welldone.engines.cpu_features import read_system_file
 from welldone.engines.errors import EngineError
 from welldone.engines.models.gguf import GgufMetadata, ModelShape
 from welldone.engines.models.store import split_file_names
