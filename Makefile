@@ -122,7 +122,7 @@ matrix: .venv/.dev clients ## run every server against every client and regenera
 faults: .venv/.dev ## inject faults into real servers and regenerate docs/reliability.md; ARGS="--only nemesis --seed 7"
 	$(BIN)/python -m faults $(ARGS)
 
-bench: .venv/.test ## measure the CPU cost per chunk of the protocol core and of the ASGI middleware
+bench: .venv/.test ## measure the CPU cost per chunk of the core and of the ASGI middleware
 	$(BIN)/python benchmarks/protocol.py $(ARGS)
 	$(BIN)/python benchmarks/middleware.py $(ARGS)
 

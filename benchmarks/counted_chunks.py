@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from welldone.core.answer_format import AnswerFormat
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.request_facts import RepairOptions
+from welldone.dialects.messages.writer import MessagesFormat
+from welldone.dialects.ollama.writer import OllamaFormat
+from welldone.dialects.responses.writer import ResponsesFormat
 from welldone.library.repairing import StreamRepairer
-from welldone.protocol.dialects.base import AnswerFormat
-from welldone.protocol.dialects.messages.writer import MessagesFormat
-from welldone.protocol.dialects.ollama import OllamaFormat
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.request_facts import RepairOptions
+from welldone.stream.pipeline import StreamPipeline
 
 from callgrind import mark  # isort: skip  # same folder: a script's own folder is on the path
 

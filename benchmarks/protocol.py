@@ -1,4 +1,4 @@
-"""Benchmark of the protocol core: CPU time per chunk, compared with other ways to process it in the same run.
+"""Benchmark of the core: CPU time per chunk, compared with other ways to process it in the same run.
 
 Machines differ, so the ratios count. Each number is the best of several rounds.
 """
@@ -9,16 +9,16 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from welldone.core.answer_format import AnswerFormat
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import ChoiceStart, Text
+from welldone.core.request_facts import RepairOptions, RequestFacts
+from welldone.dialects.chat.writer import ChunkFormat
+from welldone.dialects.messages.writer import MessagesFormat
+from welldone.dialects.responses.writer import ResponsesFormat
 from welldone.library.repairing import StreamRepairer
 from welldone.library.writing import ChatStream
-from welldone.protocol.dialects.base import AnswerFormat
-from welldone.protocol.dialects.chat import ChunkFormat
-from welldone.protocol.dialects.messages.writer import MessagesFormat
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import ChoiceStart, Text
-from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.request_facts import RepairOptions, RequestFacts
+from welldone.stream.pipeline import StreamPipeline
 
 ENVELOPE = Envelope("chatcmpl-tKuwrrGl4hhXNZgHdcS3mAeG4W8qOlDR", 1794706576, "smollm2", "b0-b21e4de7")
 TEXTS = [" there", " are", " three", " colours", ":", " red", ",", " green", " and", " blue", ".\n", " naïve"]

@@ -26,9 +26,9 @@ from faults.dying import PAUSE_S
 from tests.support.faults import metric
 from tests.support.server import Running
 from tests.support.upstream import gateway, upstream
+from welldone.core import events as ev
 from welldone.mock.script import HELLO_REPLY, MockReply
 from welldone.mock.server import MockHttpRequest
-from welldone.protocol import events as ev
 
 WORDS = 20
 AT_ONCE = 4

@@ -6,15 +6,15 @@ from typing import Any, TypeAlias
 import msgspec
 
 from faults.client import CHAT, ClientReply, Ending
+from welldone.core.answer_format import AnswerFormat
+from welldone.core.collect import collect
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import ChoiceStart, Event, Finish, Text, Usage
+from welldone.core.request_facts import RequestFacts
+from welldone.dialects.chat.writer import ChunkFormat
+from welldone.dialects.messages.writer import MessagesFormat
+from welldone.dialects.responses.writer import ResponsesFormat
 from welldone.mock.script import JSON_HEADERS, MockChunk, MockReply
-from welldone.protocol.collect import collect
-from welldone.protocol.dialects.base import AnswerFormat
-from welldone.protocol.dialects.chat import ChunkFormat
-from welldone.protocol.dialects.messages.writer import MessagesFormat
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import ChoiceStart, Event, Finish, Text, Usage
-from welldone.protocol.request_facts import RequestFacts
 
 Json: TypeAlias = dict[str, Any]
 

@@ -25,8 +25,8 @@ from welldone.cli.serve import IGNORED_FLAGS, REFUSED_FLAGS
 from welldone.cli.server_status import ModelStatus, RequestStatus, ServerStatus, UpstreamStatus
 from welldone.cli.ui import EXIT_CODE_MEANINGS
 from welldone.config.settings import Setting, SettingField
-from welldone.protocol import finish_reasons, state
-from welldone.protocol.catalog import FAMILIES, RULES, Detection, Form, Kind, Rule, Severity
+from welldone.core import finish_reasons, state
+from welldone.core.catalog import FAMILIES, RULES, Detection, Form, Kind, Rule, Severity
 from welldone.schemas.anthropic import AnthropicRequest
 from welldone.schemas.chat import ChatRequest, CompletionRequest
 from welldone.schemas.fields import FieldHandling, FieldInfo, describe_fields
@@ -231,7 +231,7 @@ def _protocol_page() -> str:
     return (
         "# Order of events\n\n"
         "A writer accepts events only in the order of these tables, which are generated from\n"
-        "`src/welldone/protocol/state.py`; another order raises `EventOrderError`. The repairer brings the events of\n"
+        "`src/welldone/core/state.py`; another order raises `EventOrderError`. The repairer brings the events of\n"
         "any stream into a legal order.\n\n"
         "## A chat choice\n\n" + _transition_table("choice", state.CHAT_TRANSITIONS) + "\n"
         "Choices start in the order of their index. The arguments of a tool call end before the next call begins.\n"

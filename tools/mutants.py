@@ -1,4 +1,4 @@
-"""Mutation testing of the protocol core: change one expression of a module and check that a test fails.
+"""Mutation testing of the core: change one expression of a module and check that a test fails.
 
     python tools/mutants.py --sample 200 --seed 1
 
@@ -24,10 +24,11 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 MODULES = (
-    *("sse", "reader", "repair", "pipeline", "part", "fan_out"),
-    *("fast_path", "template", "chunks", "deltas", "tool_calls"),
+    *("core/sse", "core/repair", "core/template", "core/tool_calls"),
+    *("dialects/chat/reader", "dialects/chat/chunks", "dialects/chat/deltas"),
+    *("stream/pipeline", "stream/part", "stream/fan_out", "stream/fast_path"),
 )
-FOLDER = Path("src/welldone/protocol")
+FOLDER = Path("src/welldone")
 CORE = ("tests/protocol", "tests/rules", "tests/recorded", "tests/matrix", "tests/laws")
 LIMIT_S = 900.0
 """A mutant with an endless loop counts as killed."""
@@ -170,7 +171,7 @@ def _is_killed(mutant: Mutant, folder: Path, options: list[str]) -> bool:
     # Python detects stale bytecode by the mtime of the source, in seconds: two mutants could share it.
     os.utime(path, (next(TIMES),) * 2)
     try:
-        module_tests = f"tests/protocol/test_{mutant.module}.py"
+        module_tests = f"tests/protocol/test_{Path(mutant.module).name}.py"
         if (folder / module_tests).exists() and _fails(folder, [module_tests, *options]):
             return True
         return _fails(folder, [*CORE, *options])

@@ -13,7 +13,7 @@ import msgspec
 
 from welldone.check.report import Finding, Prescription, Report, Verdict
 from welldone.check.settings import CHAT, MESSAGES, RESPONSES
-from welldone.protocol.catalog import RULES, Kind
+from welldone.core.catalog import RULES, Kind
 from welldone.reporting import pluralize
 
 DIALECTS = {dialect.name: dialect for dialect in (CHAT, RESPONSES, MESSAGES)}

@@ -11,21 +11,9 @@ TYPE_CHECKING = False  # as in typing, whose import takes 10 ms; type checkers t
 
 if TYPE_CHECKING:
     from welldone import asgi, wsgi
-    from welldone.library.answer_stream import FinishReason, LogprobEntries, SendFunction, UsageCounts
-    from welldone.library.arguments import EndpointName, RequestBody
-    from welldone.library.linting import InvalidStreamError, assert_valid, lint
-    from welldone.library.reading import AsyncEventStream, EventParser, EventStream, acollect, aparse, collect, parse
-    from welldone.library.repairing import RepairedResponse, StreamRepairer, arepair, repair, repair_response
-    from welldone.library.writing import (
-        STREAM_HEADERS,
-        ChatStream,
-        CompletionsStream,
-        MessagesStream,
-        ResponsesStream,
-    )
-    from welldone.protocol.catalog import RULES, Rule
-    from welldone.protocol.envelope import Envelope
-    from welldone.protocol.events import (
+    from welldone.core.catalog import RULES, Rule
+    from welldone.core.envelope import Envelope
+    from welldone.core.events import (
         ChoiceStart,
         Event,
         EventOrderError,
@@ -42,7 +30,19 @@ if TYPE_CHECKING:
         Usage,
         WelldoneError,
     )
-    from welldone.protocol.repair_log import RepairEntry, RepairResult
+    from welldone.core.repair_log import RepairEntry, RepairResult
+    from welldone.library.answer_stream import FinishReason, LogprobEntries, SendFunction, UsageCounts
+    from welldone.library.arguments import EndpointName, RequestBody
+    from welldone.library.linting import InvalidStreamError, assert_valid, lint
+    from welldone.library.reading import AsyncEventStream, EventParser, EventStream, acollect, aparse, collect, parse
+    from welldone.library.repairing import RepairedResponse, StreamRepairer, arepair, repair, repair_response
+    from welldone.library.writing import (
+        STREAM_HEADERS,
+        ChatStream,
+        CompletionsStream,
+        MessagesStream,
+        ResponsesStream,
+    )
     from welldone.rules.judge import LintFinding, LintReport, LintVerdict
 
 __all__ = [
@@ -113,14 +113,12 @@ _NAMES = {
         "MessagesStream",
         "ResponsesStream",
     ),
-    "protocol.catalog": ("RULES", "Rule"),
-    "protocol.envelope": ("Envelope",),
-    "protocol.repair_log": ("RepairEntry", "RepairResult"),
+    "core.catalog": ("RULES", "Rule"),
+    "core.envelope": ("Envelope",),
+    "core.repair_log": ("RepairEntry", "RepairResult"),
     "rules.judge": ("LintFinding", "LintReport", "LintVerdict"),
 }
-_MODULES = dict.fromkeys(__all__, "protocol.events") | {
-    name: module for module, names in _NAMES.items() for name in names
-}
+_MODULES = dict.fromkeys(__all__, "core.events") | {name: module for module, names in _NAMES.items() for name in names}
 """Modules by name: those without an entry above are events."""
 
 

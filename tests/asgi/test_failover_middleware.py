@@ -13,10 +13,10 @@ from tests.table import table
 from welldone.cluster import failover_middleware
 from welldone.cluster.asgi_relay import ASGIMessage, Receive, Send
 from welldone.cluster.failover_middleware import FailoverMiddleware
+from welldone.dialects.chat.writer import error_and_done
+from welldone.dialects.gemini.writer import GeminiFormat
+from welldone.dialects.messages.emitter import encode_error_event
 from welldone.gateway.errors import ErrorFormat, shutting_down
-from welldone.protocol.dialects.chat import error_and_done
-from welldone.protocol.dialects.gemini.writer import GeminiFormat
-from welldone.protocol.dialects.messages.emitter import encode_error_event
 
 BODY = b'{"model": "m"}'
 JSON_REPLY = head_of("", content_type=b"application/json"), body_of(b'{"ok": true}', is_last=True)

@@ -19,7 +19,7 @@ from welldone import RULES, InvalidStreamError
 from welldone.asgi import AnswerReport, RepairMiddleware, response_repair
 from welldone.asgi import middleware as middleware_module
 from welldone.asgi.middleware import ASGIApp, ASGIMessage, ASGIReceive, ASGIScope, ASGISend
-from welldone.protocol.catalog import Repairability, Rule, Severity
+from welldone.core.catalog import Repairability, Rule, Severity
 
 NO_STREAM = {**CHAT, "stream": False}
 ERROR = {"message": "no", "type": "server_error", "param": None, "code": None}

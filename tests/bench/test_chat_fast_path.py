@@ -14,9 +14,9 @@ from tests.table import table
 from welldone.bench.client import BenchReceiver
 from welldone.bench.dialects.chat import ChatStreamTimer, ChunkFastPath
 from welldone.bench.report import BenchRecord
-from welldone.protocol.reader import EventReader
-from welldone.protocol.request_facts import RequestFacts
-from welldone.protocol.sse import Frame
+from welldone.core.request_facts import RequestFacts
+from welldone.core.sse import Frame
+from welldone.dialects.chat.reader import EventReader
 
 STREAMS = {one.name: one.trace.body for one in recorded_traces() if one.trace.body.count(b"chat.completion.chunk") > 12}
 CHUNK = '{"id":"x","object":"chat.completion.chunk","created":%d,"model":"m","choices":[%s]%s}'

@@ -20,13 +20,9 @@ from welldone.bench.client import BenchReceiver
 from welldone.bench.dialects import DIALECTS
 from welldone.bench.dialects.events import EventStreamTimer
 from welldone.bench.report import BenchRecord, RequestOutcome
-from welldone.http.connect import HttpClientError
-from welldone.protocol.dialects import same_dialect
-from welldone.protocol.dialects.base import AnswerFormat
-from welldone.protocol.dialects.messages.writer import MessagesFormat
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.envelope import Envelope
-from welldone.protocol.events import (
+from welldone.core.answer_format import AnswerFormat
+from welldone.core.envelope import Envelope
+from welldone.core.events import (
     ChoiceStart,
     Event,
     Failure,
@@ -38,6 +34,10 @@ from welldone.protocol.events import (
     ToolCall,
     Usage,
 )
+from welldone.dialects import same_dialect
+from welldone.dialects.messages.writer import MessagesFormat
+from welldone.dialects.responses.writer import ResponsesFormat
+from welldone.http.connect import HttpClientError
 
 TimedPiece = tuple[float, bytes]
 STREAM = {"content-type": "text/event-stream"}

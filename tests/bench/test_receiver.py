@@ -15,8 +15,8 @@ from welldone.bench import client
 from welldone.bench.client import BenchReceiver
 from welldone.bench.dialects.chat import ChatStreamTimer
 from welldone.bench.report import BenchRecord, RequestOutcome
+from welldone.core.request_facts import RequestFacts
 from welldone.http.connect import HttpClientError
-from welldone.protocol.request_facts import RequestFacts
 
 STREAM = {"content-type": "text/event-stream; charset=utf-8"}
 DONE = b"data: [DONE]\n\n"

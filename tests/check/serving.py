@@ -11,9 +11,9 @@ from welldone.check.probe_client import ProbeClient, ServerFacts
 from welldone.check.probes import CHAT_PROBES
 from welldone.check.session import NotApplicableError, Probe, Session, UnsupportedError
 from welldone.check.settings import CheckSettings, Timeouts
+from welldone.core.catalog import RULES
 from welldone.mock.script import MockChunk, MockReply, MockScript
 from welldone.mock.server import MockHttpRequest, MockServer
-from welldone.protocol.catalog import RULES
 
 TEST_TIMEOUTS = Timeouts(
     reply_s=20.0, silence_s=10.0, prefill_s=0.05, stream_s=0.05, disconnect_s=5.0, after_done_s=0.3

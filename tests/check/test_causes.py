@@ -13,11 +13,11 @@ from welldone.check.report import Cause, Report
 from welldone.check.reports import html, machine, text
 from welldone.check.run import check
 from welldone.check.settings import CheckSettings
+from welldone.core.catalog import RULES
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockChunk, MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
 from welldone.mock.variants import error_reply
-from welldone.protocol.catalog import RULES
 
 ONLY = ("text", "tools", "same", "models")
 

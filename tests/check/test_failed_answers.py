@@ -18,12 +18,12 @@ from welldone.check.reports import html, machine, text
 from welldone.check.run import check
 from welldone.check.settings import DIALECTS, CheckSettings
 from welldone.cli import check as check_command
+from welldone.core import sse
+from welldone.core.catalog import RULES
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockChunk, MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
 from welldone.mock.variants import FAULT_REPLIES, error_reply
-from welldone.protocol import sse
-from welldone.protocol.catalog import RULES
 
 MESSAGE = "CUDA out of memory"
 ERROR = {"error": {"message": MESSAGE, "type": "server_error", "param": None, "code": None}}

@@ -21,14 +21,14 @@ from welldone.check.session import Probe
 from welldone.check.settings import DIALECTS, CheckSettings, Timeouts
 from welldone.config.server import Config, ServeSettings
 from welldone.config.upstream import UpstreamSettings
+from welldone.core import sse
+from welldone.core.catalog import RULES, Detection, Repairability, Rule
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockChunk, MockReply, MockScript
 from welldone.mock.server import MockHttpRequest, MockServer
 from welldone.mock.violations import violating_handler
 from welldone.mock.violations.edits import MockExchange
 from welldone.mock.violations.page_examples import PageExampleServer
-from welldone.protocol import sse
-from welldone.protocol.catalog import RULES, Detection, Repairability, Rule
 from welldone.rules.judge import judge
 from welldone.server.server import Server
 

@@ -75,7 +75,7 @@ def test_a_run_without_the_fixture_does_not_import_the_check(tmp_path: Path) -> 
         "import sys\n"
         "def test_it():\n"
         "    assert 'welldone.check.plugin' in sys.modules\n"
-        "    assert not {'msgspec', 'welldone.check.run', 'welldone.protocol'} & set(sys.modules)\n"
+        "    assert not {'msgspec', 'welldone.check.run', 'welldone.core'} & set(sys.modules)\n"
     )
     code, output = pytest_run(tmp_path, test)
     assert code == 0, output

@@ -20,11 +20,11 @@ from welldone.check.settings import CheckSettings
 from welldone.cli.check import add_prescription
 from welldone.config.settings import setting_fields
 from welldone.config.upstream import UpstreamSettings
+from welldone.core.catalog import RULES, Repairability
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockReply, cut_at, json_reply
 from welldone.mock.server import MockHttpRequest
 from welldone.mock.violations import violating_handler
-from welldone.protocol.catalog import RULES, Repairability
 
 KEY = "sk-canary-of-the-server"
 FEW = ("text", "limits", "tools", "models")

@@ -27,14 +27,14 @@ from tests.table import table
 from welldone.check.probe_client import ServerFacts
 from welldone.check.reply import SPECIAL_TOKENS
 from welldone.check.session import Session
+from welldone.core.answer_format import DialectWriter, TranslatedFormat
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Event, Usage
 from welldone.mock.reference.choices import MockChoice, truncate_at_stop
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
 from welldone.mock.variants import FAULT_REPLIES
-from welldone.protocol.dialects.base import DialectWriter, TranslatedFormat
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Event, Usage
 from welldone.schemas.chat import GenerationBody
 
 GROUPS = ("text", "usage", "choices", "limits", "stops", "logprobs", "same")

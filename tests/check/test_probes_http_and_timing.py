@@ -15,11 +15,11 @@ from tests.table import table
 from welldone.check.probes import dialects, http, timing
 from welldone.check.session import NotApplicableError, Session, UnsupportedError
 from welldone.check.settings import Timeouts
+from welldone.core.catalog import Kind, Severity
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockChunk, MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
 from welldone.mock.variants import FAULT_REPLIES
-from welldone.protocol.catalog import Kind, Severity
 
 Json = dict[str, Any]
 Handler = Callable[[MockHttpRequest], MockReply]

@@ -14,11 +14,11 @@ from welldone.check.probe_client import ProbeClient, ServerFacts
 from welldone.check.probes import errors, text, tools
 from welldone.check.session import Probe, Session, UnsupportedError
 from welldone.check.settings import CheckSettings
+from welldone.core.catalog import RULES
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import HELLO_REPLY, MockChunk, MockReply, json_reply
 from welldone.mock.server import MockHttpRequest
 from welldone.mock.variants import FAULT_REPLIES
-from welldone.protocol.catalog import RULES
 
 Handler = Callable[[MockHttpRequest], MockReply]
 

@@ -12,7 +12,7 @@ from welldone.check.report import CLIENT_LIBRARIES, rules_for_client
 from welldone.check.run import select_rules
 from welldone.check.session import Probe
 from welldone.check.settings import DIALECTS, CheckSettings
-from welldone.protocol.catalog import FAMILIES, RULES, Detection
+from welldone.core.catalog import FAMILIES, RULES, Detection
 
 SESSION_RULES = {session.REFUSED_4XX_RULE, session.KEEPALIVE_RULE}
 """Rules that the session judges for every reply."""

@@ -24,12 +24,12 @@ from welldone.check.run import CheckProgress, NothingToCheckError, check
 from welldone.check.session import NotApplicableError, Probe, Session, UnsupportedError
 from welldone.check.settings import HELLO_PROMPT, CheckSettings
 from welldone.cli import captures
+from welldone.core import sse
+from welldone.core.catalog import RULES
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import MockChunk, MockReply, MockScript, json_reply
 from welldone.mock.server import MockHttpRequest, MockServer
 from welldone.mock.variants import FAULT_REPLIES, error_reply
-from welldone.protocol import sse
-from welldone.protocol.catalog import RULES
 from welldone.rules.judge import judge
 
 Handler = Callable[[MockHttpRequest], MockReply]

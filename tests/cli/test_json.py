@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.captures import FILES, HEAD, QUOTED, ROLES
 from tests.cli.run import CommandResult, Run
-from welldone.protocol.catalog import RULES, Kind
+from welldone.core.catalog import RULES, Kind
 
 
 def _verdict(ran: CommandResult) -> dict[str, Any]:

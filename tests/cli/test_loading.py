@@ -16,10 +16,10 @@ sys.stderr.write("\\n" + json.dumps([code, sorted(set(sys.modules) - before)]))
 """
 JUDGE = ["welldone.rules.judge", "welldone.rules.checks"]
 REPAIR = [
-    "welldone.protocol.reader",
-    "welldone.protocol.repair",
-    "welldone.protocol.pipeline",
-    "welldone.protocol.dialects",
+    "welldone.dialects.chat.reader",
+    "welldone.core.repair",
+    "welldone.stream.pipeline",
+    "welldone.dialects",
 ]
 HEAVY = ["asyncio", "socket", "ssl", "http"]
 
@@ -27,13 +27,13 @@ HEAVY = ["asyncio", "socket", "ssl", "http"]
 @pytest.mark.parametrize(
     ("words", "uses", "spares"),
     [
-        ("--version", ["welldone.cli.main"], ["msgspec", "welldone.protocol", "welldone.rules"]),
-        ("--help", ["welldone.cli.main"], ["msgspec", "welldone.protocol", "welldone.rules"]),
+        ("--version", ["welldone.cli.main"], ["msgspec", "welldone.core", "welldone.rules"]),
+        ("--help", ["welldone.cli.main"], ["msgspec", "welldone.core", "welldone.rules"]),
         ("rules tool", ["welldone.cli.rules"], [*JUDGE, *REPAIR, "welldone.cli.lint", "welldone.cli.fix"]),
         ("rules delta-role-once", ["welldone.cli.rules"], [*JUDGE, *REPAIR]),
         ("lint right.txt", ["welldone.cli.lint", *JUDGE], [*REPAIR, "welldone.cli.fix", "welldone.cli.rules"]),
         ("fix right.txt", ["welldone.cli.fix", *REPAIR], [*JUDGE, "welldone.cli.lint", "welldone.cli.rules"]),
-        ("fix whole.json", ["welldone.cli.fix", "welldone.protocol.pipeline"], JUDGE),
+        ("fix whole.json", ["welldone.cli.fix", "welldone.stream.pipeline"], JUDGE),
     ],
 )
 def test_a_command_imports_only_what_it_uses(words: str, uses: list[str], spares: list[str], folder: Path) -> None:

@@ -7,10 +7,10 @@ import pytest
 
 from welldone.cli.service import UpstreamLog
 from welldone.config.upstream import UpstreamSettings
+from welldone.core.json_budget import run_to_completion
 from welldone.gateway.upstream import FAILURE_THRESHOLD, Upstream
 from welldone.http.client import BufferedResponse
 from welldone.http.connect import HttpClientError
-from welldone.protocol.json_budget import run_to_completion
 from welldone.server.observe.log import LOGGER
 
 UNREACHABLE = HttpClientError("no connection to the server")

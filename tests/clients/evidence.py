@@ -27,16 +27,16 @@ from tests.matrix.cases import CASES, request
 from tests.matrix.expected_rules import EXPECTED_RULES
 from tests.oracle import node_client
 from tests.rules.pages import PAGES, read_page
+from welldone.core.catalog import FAMILIES
+from welldone.core.envelope import Endpoint
 from welldone.mock.script import JSON_HEADERS, MockChunk, MockReply
-from welldone.protocol.catalog import FAMILIES
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.pipeline import StreamPipeline, make_pipeline
 from welldone.rules.judge import judge
 from welldone.rules.rule_pages import RuleExample
 from welldone.rules.trace import Trace
 from welldone.rules.view.view import ReplyKind, TraceView
+from welldone.stream.pipeline import StreamPipeline, make_pipeline
 
-CATALOG = ROOT / "src" / "welldone" / "protocol" / "catalog"
+CATALOG = ROOT / "src" / "welldone" / "core" / "catalog"
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 REQUEST_FIELDS = ("stream", "stream_options", "tools", "tool_choice", "n")
 SHOWN_CHARACTERS = 60

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.http.aio import run
 from welldone.config.upstream import UpstreamSettings
+from welldone.core.json_budget import run_to_completion
 from welldone.gateway.registry import DynamicUpstreams, UpstreamRegistry
 from welldone.gateway.upstream import FAILURE_THRESHOLD, UNHEALTHY_AFTER_PROBES, Upstream
 from welldone.http.address import Address
@@ -16,7 +17,6 @@ from welldone.http.client import BufferedResponse
 from welldone.http.connect import HttpClientError
 from welldone.mock.script import MockScript
 from welldone.mock.server import MockServer
-from welldone.protocol.json_budget import run_to_completion
 
 WELL = BufferedResponse(200, {}, b"{}")
 LOST = HttpClientError("no route")

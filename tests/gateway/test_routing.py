@@ -10,6 +10,7 @@ from tests.gateway.upstreams import NOWHERE, models, upstream
 from tests.table import table
 from welldone.config.settings import matches_wildcard
 from welldone.config.upstream import UpstreamSettings
+from welldone.core.json_budget import run_to_completion
 from welldone.gateway.routing import (
     LocalRoute,
     ModelRouter,
@@ -19,7 +20,6 @@ from welldone.gateway.routing import (
     route_problems,
 )
 from welldone.gateway.upstream import Upstream
-from welldone.protocol.json_budget import run_to_completion
 
 
 def _found(

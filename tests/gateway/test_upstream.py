@@ -7,11 +7,11 @@ import pytest
 
 from tests.gateway.upstreams import SILENCE, Clock, models, status, upstream
 from tests.table import table
+from welldone.core.json_budget import run_to_completion
 from welldone.gateway.model_list import LISTED_MODELS_LIMIT, MODEL_ID_LIMIT, ListedModel, parse_model_list
 from welldone.gateway.upstream import COOLDOWN_MAX_S, FAILURE_THRESHOLD, OPEN_S, Upstream
 from welldone.http.client import BufferedResponse
 from welldone.http.connect import HttpClientError
-from welldone.protocol.json_budget import run_to_completion
 
 KEY = "sk-planted-key"
 

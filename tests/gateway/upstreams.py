@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from welldone.config.upstream import UpstreamSettings
+from welldone.core.json_budget import run_to_completion
 from welldone.gateway.upstream import Upstream
 from welldone.http.client import BufferedResponse
 from welldone.http.connect import HttpClientError
-from welldone.protocol.json_budget import run_to_completion
 
 SILENCE = HttpClientError("no connection to the server")
 NOWHERE = "http://127.0.0.1:1/v1"

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from welldone.protocol.dialects.base import AnswerFormat
-from welldone.protocol.dialects.gemini.writer import GeminiFormat
-from welldone.protocol.dialects.messages.writer import MessagesFormat
-from welldone.protocol.dialects.ollama import OllamaFormat
-from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS, passthrough_repairer_for
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.request_facts import RepairOptions, RequestFacts, read_request_facts
-from welldone.protocol.stream_template import TemplatedStream, TemplateSlot
+from welldone.core.answer_format import AnswerFormat
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.request_facts import RepairOptions, RequestFacts, read_request_facts
+from welldone.dialects.gemini.writer import GeminiFormat
+from welldone.dialects.messages.writer import MessagesFormat
+from welldone.dialects.ollama.writer import OllamaFormat
+from welldone.dialects.registry import SAME_DIALECT_ENDPOINTS, passthrough_repairer_for
+from welldone.dialects.responses.writer import ResponsesFormat
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
+from welldone.stream.stream_template import TemplatedStream, TemplateSlot
 
 _HEAD = Envelope("chatcmpl-golden", 1700000000, "m")
 _DIALECTS: dict[str, Callable[[], AnswerFormat]] = {

@@ -16,18 +16,18 @@ from tests.laws import plain_client, right_chunks, right_events
 from tests.laws.plain_client import Answer, Call, Choice, chunks_answer, reply_answer
 from tests.laws.right_chunks import ALL, Contents, Drawn
 from tests.laws.right_events import DrawnEvents
-from welldone.protocol.catalog import RULES, Severity
-from welldone.protocol.dialects.base import AnswerFormat
-from welldone.protocol.dialects.messages.writer import MessagesFormat
-from welldone.protocol.dialects.ollama import OllamaFormat
-from welldone.protocol.dialects.registry import passthrough_repairer_for
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.dialects.same_dialect import PassthroughRepairer
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.request_facts import read_request_facts
+from welldone.core.answer_format import AnswerFormat
+from welldone.core.catalog import RULES, Severity
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.request_facts import read_request_facts
+from welldone.dialects.messages.writer import MessagesFormat
+from welldone.dialects.ollama.writer import OllamaFormat
+from welldone.dialects.registry import passthrough_repairer_for
+from welldone.dialects.responses.writer import ResponsesFormat
+from welldone.dialects.same_dialect import PassthroughRepairer
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
 
 Json: TypeAlias = dict[str, Any]
 

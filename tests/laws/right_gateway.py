@@ -19,8 +19,8 @@ from tests.laws.right_chunks import Drawn
 from tests.laws.right_events import DrawnEvents
 from tests.laws.warm_streams import style, warm_streams
 from tests.server.persistent_gateway import PersistentGateway, persistent_gateway
+from welldone.core.envelope import Endpoint
 from welldone.mock.script import MockChunk, MockReply
-from welldone.protocol.envelope import Endpoint
 
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
 GEMINI, OLLAMA = "/v1beta/models/m:streamGenerateContent?alt=sse", "/api/chat"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import (
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import (
     ChoiceStart,
     Event,
     Failure,

@@ -10,15 +10,15 @@ import pytest
 from tests.laws.strategies import ENVELOPES
 from tests.protocol import gemini_streams as gemini
 from tests.table import table
-from welldone.protocol.catalog import RULES
-from welldone.protocol.dialects.gemini.repair import GeminiRepairer
-from welldone.protocol.dialects.messages.repair import MessagesRepairer
-from welldone.protocol.dialects.responses.repair import ResponsesRepairer
-from welldone.protocol.dialects.same_dialect import PassthroughRepairer
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.pipeline import StreamPipeline
+from welldone.core.catalog import RULES
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.dialects.gemini.repair import GeminiRepairer
+from welldone.dialects.messages.repair import MessagesRepairer
+from welldone.dialects.responses.repair import ResponsesRepairer
+from welldone.dialects.same_dialect import PassthroughRepairer
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
+from welldone.stream.pipeline import StreamPipeline
 
 PIECE_BYTES = 4096
 ENVELOPE = b'{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":'

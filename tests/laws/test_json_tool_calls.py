@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.laws.strategies import SPECIAL_CHARACTERS
-from welldone.protocol.collect import CollectedChoice, collect
-from welldone.protocol.events import ChoiceStart, Event, Finish, Logprobs, Text
-from welldone.protocol.json_tool_calls import JsonCallConverter, callable_tools
-from welldone.protocol.repair_log import RepairLog
+from welldone.core.collect import CollectedChoice, collect
+from welldone.core.events import ChoiceStart, Event, Finish, Logprobs, Text
+from welldone.core.json_tool_calls import JsonCallConverter, callable_tools
+from welldone.core.repair_log import RepairLog
 
 TOOLS = callable_tools(
     {

@@ -10,19 +10,19 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from tests.laws.strategies import ENVELOPES, any_bytes, any_events, damaged, legal_events
-from welldone.protocol.catalog import RULES, Repairability
-from welldone.protocol.collect import CollectedReply, collect
-from welldone.protocol.dialects.chat import ChunkFormat
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Event, Failure, Finish, Reasoning, Text, ToolArguments, ToolCall, Usage
-from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.reader import EventReader
-from welldone.protocol.repair import EventRepairer
-from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.request_facts import RepairOptions, RequestFacts, read_request_facts
-from welldone.protocol.text_filters import ThinkMode
+from welldone.core.catalog import RULES, Repairability
+from welldone.core.collect import CollectedReply, collect
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Event, Failure, Finish, Reasoning, Text, ToolArguments, ToolCall, Usage
+from welldone.core.repair import EventRepairer
+from welldone.core.repair_log import RepairLog
+from welldone.core.request_facts import RepairOptions, RequestFacts, read_request_facts
+from welldone.core.text_filters import ThinkMode
+from welldone.dialects.chat.reader import EventReader
+from welldone.dialects.chat.writer import ChunkFormat
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
+from welldone.stream.pipeline import StreamPipeline
 
 WITH_USAGE: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}, "tools": [{}], "n": 3}
 WITHOUT_USAGE: dict[str, Any] = {"stream": True, "tools": [{}], "n": 3}

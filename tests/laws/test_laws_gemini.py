@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 
 from tests.laws.strategies import legal_events
 from tests.table import table
-from welldone.protocol.collect import collect
-from welldone.protocol.dialects.gemini.objects import STATUS_BY_CODE, error_object
-from welldone.protocol.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import (
+from welldone.core.collect import collect
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import (
     ChoiceStart,
     Event,
     Failure,
@@ -24,6 +22,8 @@ from welldone.protocol.events import (
     ToolCall,
     Usage,
 )
+from welldone.dialects.gemini.objects import STATUS_BY_CODE, error_object
+from welldone.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
 from welldone.rules.judge import LintReport, judge
 from welldone.rules.trace import Trace
 

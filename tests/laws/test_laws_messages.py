@@ -11,14 +11,14 @@ from tests.laws import real_messages
 from tests.laws.real_responses import frames
 from tests.laws.strategies import ENVELOPES, arguments, legal_events, names, texts
 from tests.table import table
-from welldone.protocol.catalog import RULES, Repairability
-from welldone.protocol.collect import collect
-from welldone.protocol.dialects.chat import ChunkFormat
-from welldone.protocol.dialects.messages.repair import MessagesRepairer
-from welldone.protocol.dialects.messages.writer import MessagesFormat
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import Event, Failure, Refusal, Text, ToolArguments
-from welldone.protocol.request_facts import RepairOptions, RequestFacts
+from welldone.core.catalog import RULES, Repairability
+from welldone.core.collect import collect
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import Event, Failure, Refusal, Text, ToolArguments
+from welldone.core.request_facts import RepairOptions, RequestFacts
+from welldone.dialects.chat.writer import ChunkFormat
+from welldone.dialects.messages.repair import MessagesRepairer
+from welldone.dialects.messages.writer import MessagesFormat
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 

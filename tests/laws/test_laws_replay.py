@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from tests.laws.strategies import ENVELOPES, any_bytes, damaged
 from tests.laws.test_laws_messages import damaged as damaged_messages
 from tests.laws.test_laws_responses import damaged as damaged_responses
-from welldone.protocol.dialects.messages.writer import MessagesFormat
-from welldone.protocol.dialects.ollama import OllamaFormat
-from welldone.protocol.dialects.registry import passthrough_repairer_for
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.fan_out import FanOut
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.replay import AnyPipeline, StreamReplay, StreamReplayStep
-from welldone.protocol.request_facts import RepairOptions, RequestFacts
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.request_facts import RepairOptions, RequestFacts
+from welldone.dialects.messages.writer import MessagesFormat
+from welldone.dialects.ollama.writer import OllamaFormat
+from welldone.dialects.registry import passthrough_repairer_for
+from welldone.dialects.responses.writer import ResponsesFormat
+from welldone.stream.fan_out import FanOut
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
+from welldone.stream.replay import AnyPipeline, StreamReplay, StreamReplayStep
 
 RESP, MSG = Envelope("resp_1", 1, "m"), Envelope("msg_1", 1, "m")
 CHAT = ENVELOPES[Endpoint.CHAT]

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from tests.laws import real_responses
 from tests.laws.strategies import ENVELOPES, any_bytes, legal_events
 from tests.table import table
-from welldone.protocol.catalog import RULES, Repairability
-from welldone.protocol.collect import collect
-from welldone.protocol.dialects.chat import ChunkFormat
-from welldone.protocol.dialects.responses.repair import ResponsesRepairer
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import Event, Failure, Logprobs, Reasoning, Refusal, Text, ToolArguments, ToolCall, Usage
-from welldone.protocol.request_facts import RepairOptions, RequestFacts
+from welldone.core.catalog import RULES, Repairability
+from welldone.core.collect import collect
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import Event, Failure, Logprobs, Reasoning, Refusal, Text, ToolArguments, ToolCall, Usage
+from welldone.core.request_facts import RepairOptions, RequestFacts
+from welldone.dialects.chat.writer import ChunkFormat
+from welldone.dialects.responses.repair import ResponsesRepairer
+from welldone.dialects.responses.writer import ResponsesFormat
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 

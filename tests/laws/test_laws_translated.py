@@ -17,15 +17,11 @@ from hypothesis import strategies as st
 from tests.laws import right_events, right_gemini, test_laws_messages, test_laws_responses
 from tests.laws.strategies import arguments, legal_events, names, texts
 from tests.table import table
-from welldone.protocol.catalog import RULES, Repairability
-from welldone.protocol.collect import collect
-from welldone.protocol.dialects.base import AnswerFormat
-from welldone.protocol.dialects.gemini.repair import GeminiRepairer
-from welldone.protocol.dialects.gemini.writer import GeminiFormat
-from welldone.protocol.dialects.messages.writer import MessagesFormat
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import (
+from welldone.core.answer_format import AnswerFormat
+from welldone.core.catalog import RULES, Repairability
+from welldone.core.collect import collect
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import (
     ChoiceStart,
     Event,
     Failure,
@@ -38,8 +34,11 @@ from welldone.protocol.events import (
     UnknownFields,
     Usage,
 )
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.request_facts import RepairOptions, RequestFacts
+from welldone.core.request_facts import RepairOptions, RequestFacts
+from welldone.dialects.gemini.repair import GeminiRepairer
+from welldone.dialects.gemini.writer import GeminiFormat
+from welldone.dialects.messages.writer import MessagesFormat
+from welldone.dialects.responses.writer import ResponsesFormat
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.server.requests.anthropic import anthropic_to_chat
@@ -49,6 +48,7 @@ from welldone.server.requests.chat_to_responses import chat_to_responses
 from welldone.server.requests.gemini import gemini_to_chat
 from welldone.server.requests.response_items import raw_input_items
 from welldone.server.requests.responses import responses_to_chat
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
 
 Json = dict[str, Any]
 OURS = Envelope("chatcmpl-ours", 1600000000, "ours")

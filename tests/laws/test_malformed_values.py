@@ -10,7 +10,7 @@ import pytest
 
 from tests.laws.test_laws import FAILED, UNKNOWABLE, fix, read, violated_rules
 from tests.table import table
-from welldone.protocol.envelope import Endpoint
+from welldone.core.envelope import Endpoint
 
 Path: TypeAlias = tuple[str | int, ...]
 Value: TypeAlias = Any  # of a JSON text

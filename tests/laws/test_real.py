@@ -9,12 +9,12 @@ import pytest
 from tests.laws import real_messages, real_responses
 from tests.laws.real_responses import frames
 from tests.table import table
-from welldone.protocol.dialects.messages.repair import MessagesRepairer
-from welldone.protocol.dialects.responses.repair import ResponsesRepairer
-from welldone.protocol.dialects.same_dialect import PassthroughRepairer
-from welldone.protocol.envelope import Envelope
-from welldone.protocol.events import Failure
-from welldone.protocol.request_facts import RepairOptions
+from welldone.core.envelope import Envelope
+from welldone.core.events import Failure
+from welldone.core.request_facts import RepairOptions
+from welldone.dialects.messages.repair import MessagesRepairer
+from welldone.dialects.responses.repair import ResponsesRepairer
+from welldone.dialects.same_dialect import PassthroughRepairer
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 

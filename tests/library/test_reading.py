@@ -31,7 +31,7 @@ from welldone import (
     collect,
     parse,
 )
-from welldone.protocol.envelope import Endpoint
+from welldone.core.envelope import Endpoint
 from welldone.rules.rule_pages import RuleExample, read_examples, read_page
 
 ENDPOINTS: dict[str, EndpointName] = {"chat": "chat", "completions": "completions"}

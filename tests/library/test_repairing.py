@@ -22,7 +22,7 @@ from welldone import (
     repair,
     repair_response,
 )
-from welldone.protocol.envelope import Endpoint
+from welldone.core.envelope import Endpoint
 
 untyped: Any = welldone
 WRONG = b'data: {"id":"a","choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'

@@ -12,7 +12,7 @@ from tests.support.faults import LINUX, engine_of, small_server, start_chat
 from tests.support.raw import CHAT, Json, RawConnection, Reply, fetch, parse_valid
 from tests.support.server import LIMIT_S, Running
 from tests.support.upstream import gateway, upstream
-from welldone.protocol.catalog import RULES, Severity
+from welldone.core.catalog import RULES, Severity
 
 pytestmark = pytest.mark.tier2
 

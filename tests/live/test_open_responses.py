@@ -15,7 +15,7 @@ from tests.models.picture import data_url, png
 from tests.server import open_responses
 from tests.support.raw import LIMIT_S, STREAM, RawConnection
 from tests.support.server import Running
-from welldone.protocol.sse import SseDecoder
+from welldone.core.sse import SseDecoder
 from welldone.rules.judge import judge
 
 Json = dict[str, Any]

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from tests.matrix.cases import CASES, GIVEN, request
 from tests.oracle.cases import Case
 from tests.oracle.repaired import plain
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.request_facts import RepairOptions, read_request_facts
-from welldone.protocol.text_filters import TextMode
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.request_facts import RepairOptions, read_request_facts
+from welldone.core.text_filters import TextMode
+from welldone.stream.pipeline import StreamPipeline
 
 FALLBACK = Envelope(**GIVEN)
 

@@ -10,7 +10,7 @@ from tests.matrix.expected_rules import EXPECTED_RULES, LEGAL
 from tests.matrix.repaired_cases import fix
 from tests.oracle.repaired import plain
 from tests.table import table
-from welldone.protocol.catalog import RULES, Repairability
+from welldone.core.catalog import RULES, Repairability
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 

@@ -6,13 +6,13 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from welldone.dialects.chat.writer import ChunkWriter
+from welldone.dialects.gemini.writer import GeminiWriter
+from welldone.dialects.messages.writer import MessagesWriter
+from welldone.dialects.responses.writer import ResponsesWriter
 from welldone.mock.reference.server import ReferenceServer
 from welldone.mock.script import with_raw_http
 from welldone.mock.server import MockHttpRequest
-from welldone.protocol.dialects.chat import ChunkWriter
-from welldone.protocol.dialects.gemini.writer import GeminiWriter
-from welldone.protocol.dialects.messages.writer import MessagesWriter
-from welldone.protocol.dialects.responses.writer import ResponsesWriter
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace, read_capture
 

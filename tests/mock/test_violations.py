@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.table import table
+from welldone.core.catalog import RULES
 from welldone.mock.reference.server import MockHandler, ReferenceServer
 from welldone.mock.script import MockReply
 from welldone.mock.server import MockHttpRequest
 from welldone.mock.violations import violating_handler
-from welldone.protocol.catalog import RULES
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 

@@ -10,10 +10,10 @@ from tests.oracle.cases import Case
 from tests.oracle.reply import Choice, Reply, choice
 from tests.recorded.traces import recorded_traces
 from tests.rules.pages import PAGES, read_page
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.request_facts import RequestFacts, read_request_facts
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.request_facts import RequestFacts, read_request_facts
 from welldone.rules.trace import Trace
+from welldone.stream.pipeline import StreamPipeline
 
 
 def repaired_cases() -> list[Case]:

@@ -13,10 +13,10 @@ from tests.oracle.node_client import NodeClients, why_missing
 from tests.oracle.repaired import plain
 from tests.oracle.reply import Reply
 from tests.oracle.test_readers import without
-from welldone.protocol.dialects.chat import ChunkFormat
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Event
-from welldone.protocol.request_facts import RequestFacts
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Event
+from welldone.core.request_facts import RequestFacts
+from welldone.dialects.chat.writer import ChunkFormat
 
 # Server and node process have module scope: they keep no state between examples.
 few = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -4,13 +4,13 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import Event, UnknownFields
-from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.reader import EventReader
-from welldone.protocol.repair import EventRepairer
-from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.request_facts import RequestFacts
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import Event, UnknownFields
+from welldone.core.repair import EventRepairer
+from welldone.core.repair_log import RepairLog
+from welldone.core.request_facts import RequestFacts
+from welldone.dialects.chat.reader import EventReader
+from welldone.stream.pipeline import StreamPipeline
 
 Json: TypeAlias = dict[str, Any]
 

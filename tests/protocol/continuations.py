@@ -5,13 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.protocol import build
-from welldone.protocol.continuation import Continuation, ContinuationWay, Delivered
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import ChoiceStart, Event, Failure, Text
-from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.request_facts import RequestFacts
+from welldone.core.continuation import Continuation, ContinuationWay, Delivered
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import ChoiceStart, Event, Failure, Text
+from welldone.core.request_facts import RequestFacts
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
+from welldone.stream.pipeline import StreamPipeline
 
 LOST = Failure("the connection was lost", code="upstream_died")
 REPLAY = Continuation(way=ContinuationWay.REPLAY, failure=LOST)

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 from tests.protocol.build import rules
-from welldone.protocol.dialects.messages.repair import MessagesRepairer
-from welldone.protocol.envelope import Envelope
-from welldone.protocol.events import Json
-from welldone.protocol.request_facts import RepairOptions
+from welldone.core.envelope import Envelope
+from welldone.core.events import Json
+from welldone.core.request_facts import RepairOptions
+from welldone.dialects.messages.repair import MessagesRepairer
 
 OURS = Envelope("msg_ours", 1700000000, "ours")
 RECORDED = Path(__file__).parent.parent / "recorded_dialects"

@@ -29,9 +29,9 @@ from tests.protocol.build import (
     top,
     usage_chunk,
 )
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Json
-from welldone.protocol.request_facts import RequestFacts
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Json
+from welldone.core.request_facts import RequestFacts
 
 
 class Case(NamedTuple):

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from welldone.protocol.dialects.responses.objects import RESPONSE_DEFAULTS
-from welldone.protocol.dialects.responses.repair import ResponsesRepairer
-from welldone.protocol.envelope import Envelope
+from welldone.core.envelope import Envelope
+from welldone.dialects.responses.objects import RESPONSE_DEFAULTS
+from welldone.dialects.responses.repair import ResponsesRepairer
 
 Json = dict[str, Any]
 HEAD = Envelope("resp_7", 1700000000, "m")

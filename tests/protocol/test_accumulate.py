@@ -19,9 +19,9 @@ from tests.protocol.build import (
     usage_chunk,
 )
 from tests.table import table
-from welldone.protocol import collect
-from welldone.protocol.pipeline import BufferedPipeline
-from welldone.protocol.request_facts import RequestFacts
+from welldone.core import collect
+from welldone.core.request_facts import RequestFacts
+from welldone.stream.pipeline import BufferedPipeline
 
 
 def added(*deltas: dict[str, Any]) -> dict[str, Any]:

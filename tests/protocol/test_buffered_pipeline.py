@@ -6,11 +6,11 @@ import pytest
 
 from tests.protocol.build import ABSENT, CHAT, COMPLETIONS, FALLBACKS, count, entry, pack, rules, without
 from tests.table import table
-from welldone.protocol.catalog import RULES, Detection, Repairability
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Failure, Usage
-from welldone.protocol.pipeline import BufferedPipeline
-from welldone.protocol.request_facts import RequestFacts
+from welldone.core.catalog import RULES, Detection, Repairability
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Failure, Usage
+from welldone.core.request_facts import RequestFacts
+from welldone.stream.pipeline import BufferedPipeline
 
 Json = dict[str, Any]
 NO_ANSWER = Failure("the server sent no answer", "upstream_error", None, "incomplete_stream")

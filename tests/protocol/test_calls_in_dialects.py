@@ -22,18 +22,18 @@ from tests.protocol.build import (
     usage_chunk,
 )
 from tests.table import table
-from welldone.protocol.dialects.base import AnswerFormat
-from welldone.protocol.dialects.messages.repair import MessagesRepairer
-from welldone.protocol.dialects.messages.writer import MessagesFormat
-from welldone.protocol.dialects.ollama import OllamaFormat
-from welldone.protocol.dialects.responses.repair import ResponsesRepairer
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.envelope import Envelope
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.request_facts import RequestFacts
-from welldone.protocol.state import PartState
+from welldone.core.answer_format import AnswerFormat
+from welldone.core.envelope import Envelope
+from welldone.core.request_facts import RequestFacts
+from welldone.core.state import PartState
+from welldone.dialects.messages.repair import MessagesRepairer
+from welldone.dialects.messages.writer import MessagesFormat
+from welldone.dialects.ollama.writer import OllamaFormat
+from welldone.dialects.responses.repair import ResponsesRepairer
+from welldone.dialects.responses.writer import ResponsesFormat
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
 
 SCRIPT = 'for f in *; do\n  echo "$f" {} \\d\ndone \u20ac'
 FACTS = RequestFacts(include_usage=False, choice_count=1)

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from tests.table import table
-from welldone.protocol import catalog
-from welldone.protocol.catalog import ALL_ENDPOINTS, FAMILIES, RULES, Detection, Rule, Severity
+from welldone.core import catalog
+from welldone.core.catalog import ALL_ENDPOINTS, FAMILIES, RULES, Detection, Rule, Severity
 
 FOLDER = Path(catalog.__file__).parent
 

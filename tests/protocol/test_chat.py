@@ -18,10 +18,9 @@ from tests.protocol.build import (
     role,
 )
 from tests.table import table
-from welldone.protocol.collect import CollectedChoice, CollectedReply, CollectedToolCall
-from welldone.protocol.dialects.chat import ChunkFormat, tool_call_object
-from welldone.protocol.envelope import Envelope
-from welldone.protocol.events import (
+from welldone.core.collect import CollectedChoice, CollectedReply, CollectedToolCall
+from welldone.core.envelope import Envelope
+from welldone.core.events import (
     ChoiceStart,
     Event,
     FieldLocation,
@@ -35,7 +34,8 @@ from welldone.protocol.events import (
     UnknownFields,
     Usage,
 )
-from welldone.protocol.request_facts import RequestFacts
+from welldone.core.request_facts import RequestFacts
+from welldone.dialects.chat.writer import ChunkFormat, tool_call_object
 
 OPEN = ChoiceStart(0)
 

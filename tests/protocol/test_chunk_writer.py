@@ -22,9 +22,9 @@ from tests.protocol.build import (
     text_end,
 )
 from tests.table import table
-from welldone.protocol.dialects.chat import ChunkFormat, ChunkWriter, escape_line_breaks, openai_error_object
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import (
+from welldone.core.answer_format import escape_line_breaks
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import (
     ChoiceStart,
     Event,
     EventOrderError,
@@ -37,7 +37,9 @@ from welldone.protocol.events import (
     UnknownFields,
     Usage,
 )
-from welldone.protocol.request_facts import RequestFacts
+from welldone.core.fields import openai_error_object
+from welldone.core.request_facts import RequestFacts
+from welldone.dialects.chat.writer import ChunkFormat, ChunkWriter
 
 OPEN, STOP = ChoiceStart(0), Finish(0, "stop")
 KEEP_ALIVE = b": keep-alive\n\n"

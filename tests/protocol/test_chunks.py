@@ -24,9 +24,8 @@ from tests.protocol.build import (
     usage_chunk,
 )
 from tests.table import table
-from welldone.protocol.chunks import ChunkReader
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import (
+from welldone.core.envelope import Endpoint
+from welldone.core.events import (
     ChoiceStart,
     Event,
     Failure,
@@ -40,8 +39,9 @@ from welldone.protocol.events import (
     UnknownFields,
     Usage,
 )
-from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.request_facts import RequestFacts, read_request_facts
+from welldone.core.repair_log import RepairLog
+from welldone.core.request_facts import RequestFacts, read_request_facts
+from welldone.dialects.chat.chunks import ChunkReader
 
 OPEN, HELLO, STOP = ChoiceStart(0), Text(0, "Hello"), Finish(0, "stop")
 QUIET = KeepAlive(is_chunk=True)

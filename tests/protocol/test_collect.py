@@ -2,8 +2,8 @@
 
 import pytest
 
-from welldone.protocol.collect import CollectedChoice, CollectedReply, CollectedToolCall, collect
-from welldone.protocol.events import (
+from welldone.core.collect import CollectedChoice, CollectedReply, CollectedToolCall, collect
+from welldone.core.events import (
     ChoiceStart,
     Event,
     Failure,

@@ -3,10 +3,9 @@
 import pytest
 
 from tests.protocol.build import DONE, count, frame, pack, text, text_end
-from welldone.protocol.collect import CollectedChoice, CollectedReply
-from welldone.protocol.dialects.chat import ChunkFormat
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import (
+from welldone.core.collect import CollectedChoice, CollectedReply
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import (
     ChoiceStart,
     Event,
     EventOrderError,
@@ -18,7 +17,8 @@ from welldone.protocol.events import (
     ToolCall,
     Usage,
 )
-from welldone.protocol.request_facts import RequestFacts
+from welldone.core.request_facts import RequestFacts
+from welldone.dialects.chat.writer import ChunkFormat
 
 ENVELOPE = Envelope("cmpl-1", 1700000000, "m")
 

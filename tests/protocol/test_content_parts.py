@@ -5,12 +5,12 @@ import json
 import pytest
 
 from tests.protocol.build import CHAT, FALLBACK, delta_chunk, finish, role, stream
-from welldone.protocol.dialects.base import AnswerFormat
-from welldone.protocol.dialects.messages.writer import MessagesFormat
-from welldone.protocol.dialects.ollama import OllamaFormat
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.events import Json
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
+from welldone.core.answer_format import AnswerFormat
+from welldone.core.events import Json
+from welldone.dialects.messages.writer import MessagesFormat
+from welldone.dialects.ollama.writer import OllamaFormat
+from welldone.dialects.responses.writer import ResponsesFormat
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
 
 REFERENCE = {"type": "reference", "reference_ids": [1]}
 CONTENT: list[Json] = [

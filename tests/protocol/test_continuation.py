@@ -26,14 +26,14 @@ from tests.protocol.continuations import (
 from tests.recorded.traces import read_content, recorded_traces
 from tests.support.path_comparison import twin_of
 from tests.table import table
-from welldone.protocol.continuation import PrefillStyle, plan_continuation
-from welldone.protocol.dialects.messages.writer import MessagesFormat
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Usage
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.state import PartState
-from welldone.protocol.template import TransferFraming
+from welldone.core.continuation import PrefillStyle, plan_continuation
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Usage
+from welldone.core.state import PartState
+from welldone.core.template import TransferFraming
+from welldone.dialects.messages.writer import MessagesFormat
+from welldone.dialects.responses.writer import ResponsesFormat
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
 
 # Recorded streams.
 
@@ -236,7 +236,7 @@ def test_escapes_and_transfer_framing_do_not_change_the_record() -> None:
 def test_a_long_answer_is_not_stored(is_fast: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for module in ("continuation", "template"):
-            patch.setattr(f"welldone.protocol.{module}.DELIVERED_LIMIT_BYTES", 100)
+            patch.setattr(f"welldone.core.{module}.DELIVERED_LIMIT_BYTES", 100)
         pipeline = make()
         if not is_fast:
             pipeline.fast_path.disable()

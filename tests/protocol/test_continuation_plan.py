@@ -7,7 +7,7 @@ import msgspec
 from tests.protocol import build
 from tests.protocol.continuations import HELLO, LOST, REPLAY, delivered_of, make, prefill
 from tests.table import table
-from welldone.protocol.continuation import (
+from welldone.core.continuation import (
     ContinuationWay,
     FastPathText,
     PrefillStyle,
@@ -17,7 +17,7 @@ from welldone.protocol.continuation import (
     plan_continuation,
     survives_failure,
 )
-from welldone.protocol.events import (
+from welldone.core.events import (
     ChoiceStart,
     Event,
     FieldLocation,

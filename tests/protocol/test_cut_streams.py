@@ -2,13 +2,13 @@
 
 from tests.protocol import build
 from tests.protocol.continuations import ENVELOPES, LOST, REPLAY, SMALL, contents, is_clean, make, prefill
-from welldone.protocol.continuation import PrefillStyle, plan_continuation
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.fan_out import FanOut
-from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.replay import StreamReplay
-from welldone.protocol.request_facts import RepairOptions, RequestFacts
-from welldone.protocol.state import PartState
+from welldone.core.continuation import PrefillStyle, plan_continuation
+from welldone.core.envelope import Endpoint
+from welldone.core.request_facts import RepairOptions, RequestFacts
+from welldone.core.state import PartState
+from welldone.stream.fan_out import FanOut
+from welldone.stream.pipeline import StreamPipeline
+from welldone.stream.replay import StreamReplay
 
 
 def test_a_failure_is_held_until_it_is_released() -> None:

@@ -4,8 +4,7 @@ import pytest
 
 from tests.protocol.build import ABSENT, CHAT, FALLBACK, call, call_start, delta_chunk, piece, rules, stream
 from tests.table import table
-from welldone.protocol.deltas import NO_CALL_INDEX, DeltaReader, parse_index
-from welldone.protocol.events import (
+from welldone.core.events import (
     ChoiceStart,
     Event,
     FieldLocation,
@@ -18,9 +17,10 @@ from welldone.protocol.events import (
     ToolCall,
     UnknownFields,
 )
-from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.request_facts import RepairOptions, RequestFacts
+from welldone.core.repair_log import RepairLog
+from welldone.core.request_facts import RepairOptions, RequestFacts
+from welldone.dialects.chat.deltas import NO_CALL_INDEX, DeltaReader, parse_index
+from welldone.stream.pipeline import StreamPipeline
 
 OPEN = ChoiceStart(0)
 NO_LIST, NO_INDEX = ["tool-calls-null"], ["tool-index-required"]

@@ -10,10 +10,8 @@ from tests.laws import real_messages, real_responses
 from tests.laws.real_responses import frames
 from tests.protocol.build import content_chunks, finish, role, stream
 from tests.table import table
-from welldone.protocol.dialects.dialect_reader import DialectReader
-from welldone.protocol.dialects.registry import dialect_reader_for
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import (
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import (
     ChoiceStart,
     Event,
     Failure,
@@ -29,11 +27,13 @@ from welldone.protocol.events import (
     UnknownFields,
     Usage,
 )
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.request_facts import RepairOptions, RequestFacts
-from welldone.protocol.sse import FRAME_LIMIT_BYTES
-from welldone.protocol.state import PartState
+from welldone.core.repair_log import RepairLog
+from welldone.core.request_facts import RepairOptions, RequestFacts
+from welldone.core.sse import FRAME_LIMIT_BYTES
+from welldone.core.state import PartState
+from welldone.dialects.dialect_reader import DialectReader
+from welldone.dialects.registry import dialect_reader_for
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
 
 Json = dict[str, Any]
 CHAT, MESSAGES, RESPONSES = Endpoint.CHAT, Endpoint.MESSAGES, Endpoint.RESPONSES

@@ -6,20 +6,20 @@ import pytest
 
 from tests.protocol.build import CHAT, FALLBACK, content_chunks, finish, role, rules, stream
 from tests.table import table
-from welldone.protocol import sse
-from welldone.protocol.dialects.base import KEEP_ALIVE, AnswerFormat
-from welldone.protocol.dialects.chat import ChunkFormat
-from welldone.protocol.dialects.messages.repair import MessagesRepairer
-from welldone.protocol.dialects.messages.writer import MessagesFormat
-from welldone.protocol.dialects.ollama import OllamaFormat
-from welldone.protocol.dialects.responses.repair import ResponsesRepairer
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.dialects.same_dialect import PassthroughRepairer
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Failure, Text
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.request_facts import RequestFacts
-from welldone.protocol.state import PartState
+from welldone.core import sse
+from welldone.core.answer_format import KEEP_ALIVE, AnswerFormat
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Failure, Text
+from welldone.core.request_facts import RequestFacts
+from welldone.core.state import PartState
+from welldone.dialects.chat.writer import ChunkFormat
+from welldone.dialects.messages.repair import MessagesRepairer
+from welldone.dialects.messages.writer import MessagesFormat
+from welldone.dialects.ollama.writer import OllamaFormat
+from welldone.dialects.responses.repair import ResponsesRepairer
+from welldone.dialects.responses.writer import ResponsesFormat
+from welldone.dialects.same_dialect import PassthroughRepairer
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
 
 BODY = stream(role(), *content_chunks("Hi"), finish())
 FAILED = Failure("It broke.", code="x")

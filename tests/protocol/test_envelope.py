@@ -20,10 +20,10 @@ from tests.protocol.build import (
     text_chunk,
 )
 from tests.table import table
-from welldone.protocol.envelope import Endpoint, Envelope, check_envelope, read_envelope
-from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.request_facts import RepairOptions
+from welldone.core.envelope import Endpoint, Envelope, check_envelope, read_envelope
+from welldone.core.repair_log import RepairLog
+from welldone.core.request_facts import RepairOptions
+from welldone.stream.pipeline import StreamPipeline
 
 
 def test_a_correct_envelope_is_read_unchanged() -> None:

@@ -22,17 +22,17 @@ from tests.protocol.build import (
     usage_chunk,
 )
 from tests.table import table
-from welldone.protocol import sse
-from welldone.protocol.dialects.messages.repair import MessagesRepairer
-from welldone.protocol.dialects.responses.repair import ResponsesRepairer
-from welldone.protocol.dialects.same_dialect import PassthroughRepairer
-from welldone.protocol.events import Failure
-from welldone.protocol.fields import bad_stream_failure, incomplete_stream_failure, read_error
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.request_facts import RequestFacts
+from welldone.core import sse
+from welldone.core.events import Failure
+from welldone.core.fields import bad_stream_failure, incomplete_stream_failure, read_error
+from welldone.core.repair_log import RepairLog
+from welldone.core.request_facts import RequestFacts
+from welldone.dialects.messages.repair import MessagesRepairer
+from welldone.dialects.responses.repair import ResponsesRepairer
+from welldone.dialects.same_dialect import PassthroughRepairer
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
 
 MESSAGE_START: dict[str, Any] = {"type": "message_start", "message": {"id": "m", "content": []}}
 RIGHT = {"message": "m", "type": "t", "param": "p", "code": "c"}

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
-from welldone.protocol.dialects.registry import passthrough_repairer_for
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.request_facts import RepairOptions
-from welldone.protocol.template import learn_event
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.request_facts import RepairOptions
+from welldone.core.template import EventTemplate, learn_event, split_around_text
+from welldone.dialects.registry import passthrough_repairer_for
 
 RECORDED = sorted((Path(__file__).parent.parent / "recorded_dialects").glob("*/*_stream.body"))
 ENVELOPES = {Endpoint.MESSAGES: Envelope("msg_1", 1, "m"), Endpoint.RESPONSES: Envelope("resp_1", 1, "m")}
@@ -161,9 +161,14 @@ OTHER_FORMS = {
 }
 
 
+def learn(frame: bytes, endpoint: Endpoint) -> EventTemplate | None:
+    repairer = passthrough_repairer_for(endpoint, fallback=ENVELOPES[endpoint])
+    return learn_event(split_around_text(frame, repairer.text_of), 0 if endpoint is Endpoint.RESPONSES else None)
+
+
 @table(("endpoint", "frame"), OTHER_FORMS.values(), ids=OTHER_FORMS.keys())
 def test_other_events_give_no_template(endpoint: Endpoint, frame: bytes) -> None:
-    assert learn_event(frame, endpoint, 0) is None
+    assert learn(frame, endpoint) is None
 
 
 KNOWN_FORM = {
@@ -178,7 +183,7 @@ KNOWN_FORM = {
 
 @table(("frame", "text"), KNOWN_FORM.values(), ids=KNOWN_FORM.keys())
 def test_a_template_reads_events_of_its_form(frame: bytes, text: str | None) -> None:
-    template = learn_event(numbered([text_delta("x")], is_number_last=False)[0], Endpoint.RESPONSES, 0)
+    template = learn(numbered([text_delta("x")], is_number_last=False)[0], Endpoint.RESPONSES)
     assert template is not None
     assert template.read(frame, 0) == text
 

@@ -31,14 +31,14 @@ from tests.protocol.build import (
     usage_chunk,
 )
 from tests.table import table
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Failure
-from welldone.protocol.fan_out import FanOut
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.request_facts import RepairOptions, RequestFacts
-from welldone.protocol.state import PartState
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Failure
+from welldone.core.request_facts import RepairOptions, RequestFacts
+from welldone.core.state import PartState
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
+from welldone.stream.fan_out import FanOut
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
 
 FACTS = RequestFacts(include_usage=True, choice_count=2)
 REQUEST: Json = {"messages": [], "stream": True, "n": 2, "stream_options": {"include_usage": True}}

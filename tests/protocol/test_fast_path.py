@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
-from welldone.protocol.template import ChunkTemplate, learn_chunk
+from welldone.core.template import ChunkTemplate, learn_chunk
+from welldone.dialects.chat.writer import split_chunk
 
 SENT = b'data: {"ours":1,"choices":[{"delta":{"content":"', b'"}}]}\n\n'
 
@@ -18,7 +19,7 @@ def frame(text: str, *, is_ascii: bool = False, spaces: tuple[str, str] = (",", 
 
 
 def learn(data: bytes) -> ChunkTemplate:
-    found = learn_chunk(data, SENT)
+    found = learn_chunk(split_chunk(data), SENT)
     assert found is not None
     return found
 
@@ -108,5 +109,5 @@ def test_the_content_of_the_delta_is_found_among_similar_fields() -> None:
     ],
 )
 def test_no_fast_path_is_learnt_from_a_chunk_without_one_plain_text(data: bytes) -> None:
-    found = learn_chunk(data, SENT)
+    found = learn_chunk(split_chunk(data), SENT)
     assert found is None or sent_text(found.rewrite(data)) == json.loads(data[6:])["choices"][0]["delta"]["content"]

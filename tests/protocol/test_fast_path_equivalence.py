@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from tests.recorded.traces import recorded_traces
 from tests.support.path_comparison import twin_of
 from tests.table import table
-from welldone.protocol.dialects.base import AnswerFormat
-from welldone.protocol.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
-from welldone.protocol.dialects.messages.writer import MessagesFormat
-from welldone.protocol.dialects.ollama import OllamaFormat
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.pipeline import BUFFERED_LIMIT_CHARS, StreamPipeline
-from welldone.protocol.request_facts import RepairOptions, RequestFacts
-from welldone.protocol.state import PartState
-from welldone.protocol.template import WORTHWHILE_CHUNKS, TransferFraming
+from welldone.core.answer_format import AnswerFormat
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.request_facts import RepairOptions, RequestFacts
+from welldone.core.state import PartState
+from welldone.core.template import WORTHWHILE_CHUNKS, TransferFraming
+from welldone.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
+from welldone.dialects.messages.writer import MessagesFormat
+from welldone.dialects.ollama.writer import OllamaFormat
+from welldone.dialects.responses.writer import ResponsesFormat
+from welldone.stream.pipeline import BUFFERED_LIMIT_CHARS, StreamPipeline
 
 ENVELOPE = Envelope("chatcmpl-x", 1, "m")
 STREAMS = {one.name: one.trace.body for one in recorded_traces() if one.trace.body.count(b"chat.completion.chunk") > 12}

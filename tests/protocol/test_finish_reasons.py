@@ -20,15 +20,10 @@ from tests.protocol.build import (
     text_end,
 )
 from tests.table import table
-from welldone.protocol.dialects.base import AnswerFormat
-from welldone.protocol.dialects.messages.repair import MessagesRepairer
-from welldone.protocol.dialects.messages.writer import MessagesFormat
-from welldone.protocol.dialects.ollama import OllamaFormat
-from welldone.protocol.dialects.responses.repair import ResponsesRepairer
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.envelope import Envelope
-from welldone.protocol.events import Json
-from welldone.protocol.finish_reasons import (
+from welldone.core.answer_format import AnswerFormat
+from welldone.core.envelope import Envelope
+from welldone.core.events import Json
+from welldone.core.finish_reasons import (
     FAILURE_OUTCOME,
     OUTCOMES,
     PROVIDERS,
@@ -37,8 +32,13 @@ from welldone.protocol.finish_reasons import (
     interrupted_failure,
     outcome_of,
 )
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.request_facts import RepairOptions
+from welldone.core.request_facts import RepairOptions
+from welldone.dialects.messages.repair import MessagesRepairer
+from welldone.dialects.messages.writer import MessagesFormat
+from welldone.dialects.ollama.writer import OllamaFormat
+from welldone.dialects.responses.repair import ResponsesRepairer
+from welldone.dialects.responses.writer import ResponsesFormat
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
 
 GOES_ON: list[object] = [None, "", "null", {}, [], 0, False, {"type": ""}, float("nan")]
 DOCUMENTED = sorted(

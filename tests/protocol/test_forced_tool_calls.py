@@ -21,12 +21,12 @@ from tests.protocol.build import (
     usage_chunk,
 )
 from tests.table import table
-from welldone.protocol.events import ChoiceStart, Event, Failure, Finish, Logprobs, Text, ToolArguments, ToolCall
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.request_facts import RequestFacts
-from welldone.protocol.text_tool_calls import ForcedCallConverter, ForcedToolCall
+from welldone.core.events import ChoiceStart, Event, Failure, Finish, Logprobs, Text, ToolArguments, ToolCall
+from welldone.core.request_facts import RequestFacts
+from welldone.core.text_tool_calls import ForcedCallConverter, ForcedToolCall
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
 
 NAMED = ForcedToolCall("get_time", is_named=True)
 ONLY = ForcedToolCall("get_time")

@@ -18,11 +18,8 @@ from tests.protocol.gemini_streams import (
     frames,
 )
 from tests.table import table
-from welldone.protocol.dialects.dialect_reader import DialectReader
-from welldone.protocol.dialects.gemini import objects
-from welldone.protocol.dialects.registry import dialect_reader_for
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import (
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import (
     ChoiceStart,
     Event,
     Failure,
@@ -37,9 +34,12 @@ from welldone.protocol.events import (
     UnknownFields,
     Usage,
 )
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.request_facts import RepairOptions, RequestFacts
+from welldone.core.repair_log import RepairLog
+from welldone.core.request_facts import RepairOptions, RequestFacts
+from welldone.dialects.dialect_reader import DialectReader
+from welldone.dialects.gemini import objects
+from welldone.dialects.registry import dialect_reader_for
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
 
 CHAT, GEMINI = Endpoint.CHAT, Endpoint.GEMINI
 OURS = Envelope("chatcmpl-ours", 1600000000, "ours")

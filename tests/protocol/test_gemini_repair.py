@@ -21,15 +21,15 @@ from tests.protocol.gemini_streams import (
     frames,
 )
 from tests.table import table
-from welldone.protocol.dialects.gemini.objects import failure_object
-from welldone.protocol.dialects.gemini.repair import GeminiRepairer
-from welldone.protocol.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
-from welldone.protocol.dialects.registry import passthrough_repairer_for
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import Failure
-from welldone.protocol.pipeline import make_pipeline
-from welldone.protocol.state import PartState
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import Failure
+from welldone.core.state import PartState
+from welldone.dialects.gemini.objects import failure_object
+from welldone.dialects.gemini.repair import GeminiRepairer
+from welldone.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
+from welldone.dialects.registry import passthrough_repairer_for
+from welldone.dialects.responses.writer import ResponsesFormat
+from welldone.stream.pipeline import make_pipeline
 
 OURS = Envelope("ours", 1600000000, "ours")
 

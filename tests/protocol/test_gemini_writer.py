@@ -8,11 +8,9 @@ from hypothesis import given
 
 from tests.laws.strategies import legal_events
 from tests.table import table
-from welldone.protocol.collect import collect
-from welldone.protocol.dialects.gemini.objects import error_object, failure_object, signature_fields, usage_metadata
-from welldone.protocol.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import (
+from welldone.core.collect import collect
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import (
     ChoiceStart,
     Event,
     Failure,
@@ -29,7 +27,9 @@ from welldone.protocol.events import (
     UnknownFields,
     Usage,
 )
-from welldone.protocol.request_facts import RequestFacts
+from welldone.core.request_facts import RequestFacts
+from welldone.dialects.gemini.objects import error_object, failure_object, signature_fields, usage_metadata
+from welldone.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 

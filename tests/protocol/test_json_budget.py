@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
-from welldone.protocol.json_budget import (
+from welldone.core.json_budget import (
     BLOCKING_BUDGET_US,
     ELEMENTS_LIMIT,
     STEPWISE_LIMIT_BYTES,

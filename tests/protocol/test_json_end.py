@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
-from welldone.protocol.tool_calls import JsonEndDetector
+from welldone.core.tool_calls import JsonEndDetector
 
 PIECES = st.lists(st.text('{}[]"\\a ', max_size=8), max_size=6)
 

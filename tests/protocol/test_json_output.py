@@ -17,11 +17,11 @@ from tests.protocol.build import (
     stream,
 )
 from tests.table import table
-from welldone.protocol import text_filters
-from welldone.protocol.fan_out import FanOut
-from welldone.protocol.pipeline import BufferedPipeline
-from welldone.protocol.request_facts import RequestFacts
-from welldone.protocol.text_filters import BufferedText, ByteBudget
+from welldone.core import text_filters
+from welldone.core.request_facts import RequestFacts
+from welldone.core.text_filters import BufferedText, ByteBudget
+from welldone.stream.fan_out import FanOut
+from welldone.stream.pipeline import BufferedPipeline
 
 SCHEMA, OBJECT = RequestFacts(is_json_output=True), RequestFacts(is_json_output=True, is_json_object=True)
 

@@ -21,12 +21,10 @@ from tests.protocol.build import (
     usage_chunk,
 )
 from tests.table import table
-from welldone.protocol.collect import collect
-from welldone.protocol.continuation import Continuation, ContinuationWay
-from welldone.protocol.dialects.base import AnswerFormat
-from welldone.protocol.dialects.messages.writer import MessagesFormat
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.events import (
+from welldone.core.answer_format import AnswerFormat
+from welldone.core.collect import collect
+from welldone.core.continuation import Continuation, ContinuationWay
+from welldone.core.events import (
     ChoiceStart,
     Event,
     Failure,
@@ -42,12 +40,14 @@ from welldone.protocol.events import (
     UnknownFields,
     Usage,
 )
-from welldone.protocol.json_tool_calls import HELD_LIMIT, CallableTools, JsonCallConverter, callable_tools
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.request_facts import RepairOptions, RequestFacts
+from welldone.core.json_tool_calls import HELD_LIMIT, CallableTools, JsonCallConverter, callable_tools
+from welldone.core.repair_log import RepairLog
+from welldone.core.request_facts import RepairOptions, RequestFacts
+from welldone.dialects.messages.writer import MessagesFormat
+from welldone.dialects.responses.writer import ResponsesFormat
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
 
 PARAMETERS: dict[str, Any] = {
     "type": "object",

@@ -6,8 +6,8 @@ import math
 import pytest
 
 from tests.table import table
-from welldone.protocol.json_budget import run_to_completion
-from welldone.protocol.lenient_json import NOT_JSON, as_positive_int, parse_first_value, parse_lenient, parse_strict
+from welldone.core.json_budget import run_to_completion
+from welldone.core.lenient_json import NOT_JSON, as_positive_int, parse_first_value, parse_lenient, parse_strict
 
 
 @table(

@@ -4,14 +4,14 @@ from typing import Any
 
 from tests.protocol.build import ABSENT, Json, RepairedStream, delta_chunk, entry, finish, role, rules, stream, top
 from tests.table import table
-from welldone.protocol.fields import (
+from welldone.core.fields import (
     drop_leading_logprobs,
     limit_top_logprobs,
     read_chat_logprobs,
     read_completions_logprobs,
 )
-from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.request_facts import RequestFacts
+from welldone.core.repair_log import RepairLog
+from welldone.core.request_facts import RequestFacts
 
 NAN, INFINITE = float("nan"), float("inf")
 SHAPE, ENTRY, FINITE, LISTS = "ext-logprobs-shape", "ext-logprobs-entry", "ext-logprobs-finite", "cmpl-logprobs"

@@ -3,10 +3,10 @@
 import pytest
 
 from tests.table import table
-from welldone.protocol.dialects.same_dialect import PassthroughRepairer
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Json
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline, make_pipeline
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Json
+from welldone.dialects.same_dialect import PassthroughRepairer
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline, make_pipeline
 
 REQUEST: Json = {"model": "asked", "stream": True, "stream_options": {"include_usage": True}}
 

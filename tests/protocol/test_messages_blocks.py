@@ -22,8 +22,8 @@ from tests.protocol.messages_streams import (
     thinking_delta,
 )
 from tests.table import table
-from welldone.protocol.dialects.messages import blocks
-from welldone.protocol.events import Json
+from welldone.core.events import Json
+from welldone.dialects.messages import blocks
 
 THINKING = [block_start(0, "thinking"), thinking_delta(0, "hm"), block_stop(0)]
 HELLO = [block_start(1), block_delta(1, "Hi"), block_stop(1)]

@@ -22,10 +22,10 @@ from tests.protocol.messages_streams import (
     stream,
 )
 from tests.table import table
-from welldone.protocol.dialects.base import KEEP_ALIVE
-from welldone.protocol.dialects.messages.repair import MessagesRepairer
-from welldone.protocol.events import Failure, Json, Usage
-from welldone.protocol.state import PartState
+from welldone.core.answer_format import KEEP_ALIVE
+from welldone.core.events import Failure, Json, Usage
+from welldone.core.state import PartState
+from welldone.dialects.messages.repair import MessagesRepairer
 
 
 @table(

@@ -25,8 +25,8 @@ from tests.protocol.messages_streams import (
     stream,
 )
 from tests.table import table
-from welldone.protocol.dialects.messages.repair import MessagesRepairer
-from welldone.protocol.events import Json
+from welldone.core.events import Json
+from welldone.dialects.messages.repair import MessagesRepairer
 
 
 @pytest.mark.parametrize("body", [*RECORDED.glob("llamacpp/*messages_stream.body")], ids=lambda path: path.stem)

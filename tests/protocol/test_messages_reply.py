@@ -24,9 +24,9 @@ from tests.protocol.messages_streams import (
     stream,
 )
 from tests.table import table
-from welldone.protocol.dialects.messages.objects import error_type_for_status
-from welldone.protocol.dialects.messages.repair import MessagesRepairer
-from welldone.protocol.events import Json
+from welldone.core.error_types import error_type_for_status
+from welldone.core.events import Json
+from welldone.dialects.messages.repair import MessagesRepairer
 
 
 class RepairedReply:

@@ -6,12 +6,10 @@ import math
 import pytest
 
 from tests.table import table
-from welldone.protocol.collect import collect
-from welldone.protocol.dialects.base import KEEP_ALIVE
-from welldone.protocol.dialects.messages import writer
-from welldone.protocol.dialects.messages.writer import MessagesFormat
-from welldone.protocol.envelope import Envelope
-from welldone.protocol.events import (
+from welldone.core.answer_format import KEEP_ALIVE
+from welldone.core.collect import collect
+from welldone.core.envelope import Envelope
+from welldone.core.events import (
     ChoiceStart,
     Event,
     EventOrderError,
@@ -29,6 +27,8 @@ from welldone.protocol.events import (
     UnknownFields,
     Usage,
 )
+from welldone.dialects.messages import writer
+from welldone.dialects.messages.writer import MessagesFormat
 
 HEAD = Envelope("msg_1", 1700000000, "m")
 OPEN, STOP = ChoiceStart(0), Finish(0, "stop")

@@ -26,10 +26,10 @@ from tests.protocol.build import (
     usage_chunk,
 )
 from tests.table import table
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.fields import BROKEN_OFF
-from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.request_facts import RepairOptions, RequestFacts
+from welldone.core.envelope import Endpoint
+from welldone.core.fields import BROKEN_OFF
+from welldone.core.request_facts import RepairOptions, RequestFacts
+from welldone.stream.pipeline import StreamPipeline
 
 H, F = delta_chunk({"role": "assistant", "content": "Hello"}), finish()
 HELLO = stream(role(), *content_chunks("Hello"), F)

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.laws.strategies import legal_events
-from welldone.protocol.collect import collect
-from welldone.protocol.dialects.ollama import OllamaFormat
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import (
+from welldone.core.collect import collect
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import (
     ChoiceStart,
     Event,
     Failure,
@@ -26,6 +25,7 @@ from welldone.protocol.events import (
     UnknownFields,
     Usage,
 )
+from welldone.dialects.ollama.writer import OllamaFormat
 
 HEAD = Envelope("chatcmpl-1", 1, "m")
 AT = "2026-01-01T00:00:00Z"

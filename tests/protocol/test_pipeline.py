@@ -30,11 +30,11 @@ from tests.protocol.build import (
 )
 from tests.protocol.repair_cases import CASES, HELLO, Case
 from tests.table import table
-from welldone.protocol.catalog import RULES, Detection, Repairability
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Failure, Usage
-from welldone.protocol.pipeline import StreamPipeline, tool_call_id_factory
-from welldone.protocol.request_facts import RequestFacts
+from welldone.core.catalog import RULES, Detection, Repairability
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Failure, Usage
+from welldone.core.request_facts import RequestFacts
+from welldone.stream.pipeline import StreamPipeline, tool_call_id_factory
 
 KEEP_ALIVE = b": keep-alive\n\n"
 NOT_IN_THE_BYTES = {"sse-whole-event-writes", "err-status-before-stream"}

@@ -27,12 +27,12 @@ from tests.protocol.build import (
     usage_chunk,
 )
 from tests.table import table
-from welldone.protocol.catalog import RULES
-from welldone.protocol.events import ChoiceStart, Event, Failure, Finish, KeepAlive, Text, Usage
-from welldone.protocol.fields import incomplete_stream_failure
-from welldone.protocol.reader import EventReader
-from welldone.protocol.repair_log import RepairEntry, RepairLog
-from welldone.protocol.request_facts import RequestFacts
+from welldone.core.catalog import RULES
+from welldone.core.events import ChoiceStart, Event, Failure, Finish, KeepAlive, Text, Usage
+from welldone.core.fields import incomplete_stream_failure
+from welldone.core.repair_log import RepairEntry, RepairLog
+from welldone.core.request_facts import RequestFacts
+from welldone.dialects.chat.reader import EventReader
 
 A, B = pack(delta_chunk({"content": "a"})), pack(delta_chunk({"content": "b"}))
 TEXT_A, SAID_B = Text(0, "a"), Text(0, "b")

@@ -4,11 +4,11 @@ import pytest
 
 from tests.protocol.build import delta_chunk, finish, role, stream, usage_chunk
 from tests.table import table
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import Event, Json, Reasoning, Refusal, Text, ToolCall, Usage
-from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.request_facts import RequestFacts
-from welldone.protocol.text_filters import ReasoningTokenCounter
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import Event, Json, Reasoning, Refusal, Text, ToolCall, Usage
+from welldone.core.request_facts import RequestFacts
+from welldone.core.text_filters import ReasoningTokenCounter
+from welldone.stream.pipeline import StreamPipeline
 
 REASONING = Reasoning(0, "hm")
 DETAILS = "completion_tokens_details"

@@ -5,8 +5,8 @@ import pytest
 from tests.protocol import build
 from tests.protocol.build import CHAT, COMPLETIONS, RepairedEvents, numbered
 from tests.table import table
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import (
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import (
     ChoiceStart,
     Event,
     Failure,
@@ -22,11 +22,11 @@ from welldone.protocol.events import (
     UnknownFields,
     Usage,
 )
-from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.repair import EventRepairer
-from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.request_facts import RepairOptions, RequestFacts
-from welldone.protocol.tool_calls import CALLS_LIMIT
+from welldone.core.repair import EventRepairer
+from welldone.core.repair_log import RepairLog
+from welldone.core.request_facts import RepairOptions, RequestFacts
+from welldone.core.tool_calls import CALLS_LIMIT
+from welldone.stream.pipeline import StreamPipeline
 
 OPEN, STOP = ChoiceStart(0), Finish(0, "stop")
 HELLO = Text(0, "Hello")

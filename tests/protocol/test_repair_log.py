@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
-from welldone.protocol.repair_log import RepairEntry, RepairLog, format_json, shorten
+from welldone.core.repair_log import RepairEntry, RepairLog, format_json, shorten
 
 
 def test_violations_of_a_rule_have_one_entry_with_a_count() -> None:

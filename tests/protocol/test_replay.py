@@ -19,14 +19,14 @@ from tests.protocol.build import (
     text_chunk,
     usage_chunk,
 )
-from welldone.protocol.dialects.registry import passthrough_repairer_for
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import ChoiceStart, Failure, Finish, KeepAlive, Text, Usage
-from welldone.protocol.fan_out import FanOut
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.replay import StreamReplay, StreamReplayStep
-from welldone.protocol.request_facts import RequestFacts
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import ChoiceStart, Failure, Finish, KeepAlive, Text, Usage
+from welldone.core.request_facts import RequestFacts
+from welldone.dialects.registry import passthrough_repairer_for
+from welldone.dialects.responses.writer import ResponsesFormat
+from welldone.stream.fan_out import FanOut
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
+from welldone.stream.replay import StreamReplay, StreamReplayStep
 
 HELLO = stream(role(), *content_chunks("Hel", "lo"), finish())
 ABSENT = Failure("the engine is gone", code="engine_died")

@@ -36,19 +36,19 @@ from tests.protocol.build import (
     usage_chunk,
 )
 from tests.table import table
-from welldone.protocol import pipeline as pipeline_module
-from welldone.protocol.catalog import RULES, Repairability
-from welldone.protocol.dialects.base import AnswerFormat
-from welldone.protocol.dialects.gemini.writer import GeminiFormat
-from welldone.protocol.dialects.ollama import OllamaFormat
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.fan_out import FanOut
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.request_facts import RepairOptions, RequestFacts
-from welldone.protocol.text_tool_calls import ForcedToolCall
+from welldone.core.answer_format import AnswerFormat
+from welldone.core.catalog import RULES, Repairability
+from welldone.core.envelope import Endpoint
+from welldone.core.request_facts import RepairOptions, RequestFacts
+from welldone.core.text_tool_calls import ForcedToolCall
+from welldone.dialects.gemini.writer import GeminiFormat
+from welldone.dialects.ollama.writer import OllamaFormat
+from welldone.dialects.responses.writer import ResponsesFormat
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
+from welldone.stream import pipeline as pipeline_module
+from welldone.stream.fan_out import FanOut
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
 
 FACTS = RequestFacts(include_usage=True, choice_count=1)
 CALL = {"id": "call_a", "type": "function", "function": {"name": "get", "arguments": '{"x":1}'}}

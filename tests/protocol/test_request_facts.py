@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.table import table
-from welldone.protocol.request_facts import RequestFacts, is_thinking_off, read_request_facts
+from welldone.core.request_facts import RequestFacts, is_thinking_off, read_request_facts
 
 PLAIN = RequestFacts(include_usage=False, allow_obfuscation=True, choice_count=1)
 

@@ -1,9 +1,9 @@
 """Paths and bodies of requests to upstreams, by dialect."""
 
 from tests.table import table
-from welldone.protocol.dialects.registry import DIALECTS
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Json
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Json
+from welldone.dialects.registry import DIALECTS
 
 GENERATE, COUNT = "generateContent", "countTokens"
 STREAM = "streamGenerateContent?alt=sse"

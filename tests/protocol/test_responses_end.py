@@ -6,10 +6,10 @@ import msgspec
 
 from tests.protocol.responses_streams import HEAD, RESPONSE, USAGE, Json, changed, frame, read, repair, text_stream
 from tests.table import table
-from welldone.protocol.dialects.base import KEEP_ALIVE
-from welldone.protocol.dialects.responses.repair import ResponsesRepairer
-from welldone.protocol.events import Failure
-from welldone.protocol.request_facts import RepairOptions
+from welldone.core.answer_format import KEEP_ALIVE
+from welldone.core.events import Failure
+from welldone.core.request_facts import RepairOptions
+from welldone.dialects.responses.repair import ResponsesRepairer
 
 
 def test_a_completed_event_with_status_incomplete_becomes_incomplete() -> None:

@@ -22,7 +22,7 @@ from tests.protocol.responses_streams import (
     text_stream,
 )
 from tests.table import table
-from welldone.protocol.dialects.responses.repair import ResponsesRepairer
+from welldone.dialects.responses.repair import ResponsesRepairer
 
 ITEM = "response.output_item"
 

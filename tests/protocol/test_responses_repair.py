@@ -15,7 +15,7 @@ from tests.protocol.responses_streams import (
     repair,
     text_stream,
 )
-from welldone.protocol.dialects.responses.repair import ResponsesRepairer
+from welldone.dialects.responses.repair import ResponsesRepairer
 
 
 @pytest.mark.parametrize("values", [text_stream(), call_stream(), reasoning_stream()], ids=["text", "call", "all"])

@@ -21,10 +21,10 @@ from tests.protocol.responses_streams import (
     text_stream,
 )
 from tests.table import table
-from welldone.protocol.dialects.responses.repair import ResponsesRepairer
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.envelope import Envelope
-from welldone.protocol.events import ChoiceStart, Event, Finish, Text, Usage
+from welldone.core.envelope import Envelope
+from welldone.core.events import ChoiceStart, Event, Finish, Text, Usage
+from welldone.dialects.responses.repair import ResponsesRepairer
+from welldone.dialects.responses.writer import ResponsesFormat
 
 
 def test_violations_in_a_reply_are_logged() -> None:

@@ -20,7 +20,7 @@ from tests.protocol.responses_streams import (
     text_stream,
 )
 from tests.table import table
-from welldone.protocol.dialects.responses.repair import ResponsesRepairer
+from welldone.dialects.responses.repair import ResponsesRepairer
 
 # Violations by rule: `None` removes a member, {} removes the event.
 

@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 
 from tests.table import table
-from welldone.protocol.collect import CollectedReply, collect
-from welldone.protocol.dialects.base import KEEP_ALIVE
-from welldone.protocol.dialects.responses.objects import RESPONSE_DEFAULTS
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.envelope import Envelope
-from welldone.protocol.events import (
+from welldone.core.answer_format import KEEP_ALIVE
+from welldone.core.collect import CollectedReply, collect
+from welldone.core.envelope import Envelope
+from welldone.core.events import (
     ChoiceStart,
     Event,
     EventOrderError,
@@ -28,6 +26,8 @@ from welldone.protocol.events import (
     UnknownFields,
     Usage,
 )
+from welldone.dialects.responses.objects import RESPONSE_DEFAULTS
+from welldone.dialects.responses.writer import ResponsesFormat
 
 Json = dict[str, Any]
 HEAD = Envelope("resp_7", 1700000000, "m")

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.table import table
-from welldone.protocol.schema_check import STEPS_LIMIT, fits_schema
+from welldone.core.schema_check import STEPS_LIMIT, fits_schema
 
 OBJECT: dict[str, Any] = {
     "type": "object",

@@ -2,8 +2,8 @@
 
 from tests.protocol.continuations import HELLO, LOST, REPLAY, delivered_of, prefill
 from tests.table import table
-from welldone.protocol.continuation import Continuation, Delivered, Seam
-from welldone.protocol.events import (
+from welldone.core.continuation import Continuation, Delivered, Seam
+from welldone.core.events import (
     ChoiceStart,
     Event,
     Failure,

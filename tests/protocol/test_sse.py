@@ -4,8 +4,8 @@ import pytest
 
 from tests.protocol.build import cuts
 from tests.table import table
-from welldone.protocol import sse
-from welldone.protocol.sse import Frame, SseDecoder
+from welldone.core import sse
+from welldone.core.sse import Frame, SseDecoder
 
 STREAMS = [
     b"data: a\n\ndata: b\n\n",

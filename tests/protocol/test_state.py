@@ -4,9 +4,9 @@ import pytest
 
 from tests.protocol.build import CHAT, COMPLETIONS
 from tests.table import table
-from welldone.protocol import state
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import (
+from welldone.core import state
+from welldone.core.envelope import Endpoint
+from welldone.core.events import (
     ChoiceStart,
     Event,
     EventOrderError,
@@ -24,7 +24,7 @@ from welldone.protocol.events import (
     Usage,
     WelldoneError,
 )
-from welldone.protocol.state import ChoiceState, StreamState, StreamStateMachine
+from welldone.core.state import ChoiceState, StreamState, StreamStateMachine
 
 OPEN, STOP, CALL = ChoiceStart(0), Finish(0, "stop"), ToolCall(0, 0, "a", "get")
 SAMPLES: dict[str, Event] = {

@@ -25,7 +25,7 @@ from tests.protocol.build import (
     usage_chunk,
 )
 from tests.table import table
-from welldone.protocol.events import (
+from welldone.core.events import (
     ChoiceStart,
     Event,
     Failure,
@@ -41,13 +41,13 @@ from welldone.protocol.events import (
     UnknownFields,
     Usage,
 )
-from welldone.protocol.fan_out import FanOut
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.request_facts import RequestFacts
-from welldone.protocol.state import PartState
-from welldone.protocol.text_filters import StopStringFilter
+from welldone.core.request_facts import RequestFacts
+from welldone.core.state import PartState
+from welldone.core.text_filters import StopStringFilter
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
+from welldone.stream.fan_out import FanOut
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
 
 STOP = Finish(0, "stop")
 

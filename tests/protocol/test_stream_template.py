@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from tests.recorded.traces import recorded_traces
 from tests.support.path_comparison import give_twin
 from tests.table import table
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.repair_log import RepairEntry, RepairResult
-from welldone.protocol.request_facts import RepairOptions, RequestFacts
-from welldone.protocol.state import PartState
-from welldone.protocol.stream_template import (
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.repair_log import RepairEntry, RepairResult
+from welldone.core.request_facts import RepairOptions, RequestFacts
+from welldone.core.state import PartState
+from welldone.core.template import TransferFraming
+from welldone.stream.pipeline import StreamPipeline
+from welldone.stream.stream_template import (
     CACHED_TEMPLATES,
     TEXTS_LIMIT,
     StreamTemplate,
@@ -26,7 +27,6 @@ from welldone.protocol.stream_template import (
     TemplateSlot,
     learn_stream_template,
 )
-from welldone.protocol.template import TransferFraming
 
 FACTS = RequestFacts(include_usage=True, is_usage_forced=True, count_reasoning_tokens=True, choice_count=1)
 FALLBACK = Envelope("chatcmpl-x", 1, "m")

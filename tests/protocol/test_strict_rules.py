@@ -4,12 +4,12 @@ import pytest
 
 from tests.protocol.build import CHAT, DONE, FALLBACK, content_chunks, cuts, finish, frame, pack, role, rules, stream
 from tests.table import table
-from welldone.protocol.events import Failure
-from welldone.protocol.fan_out import FanOut
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.request_facts import RepairOptions, RequestFacts
+from welldone.core.events import Failure
+from welldone.core.request_facts import RepairOptions, RequestFacts
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
+from welldone.stream.fan_out import FanOut
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
 
 RIGHT = stream(role(), *content_chunks("a", "b"), finish())
 

@@ -17,12 +17,12 @@ from tests.protocol.build import (
     text_end,
 )
 from tests.table import table
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Event, Reasoning, Text
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.request_facts import RepairOptions
-from welldone.protocol.text_filters import CumulativeTextDetector, CumulativeTextFilter, TextMode, ThinkTagFilter
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Event, Reasoning, Text
+from welldone.core.repair_log import RepairLog
+from welldone.core.request_facts import RepairOptions
+from welldone.core.text_filters import CumulativeTextDetector, CumulativeTextFilter, TextMode, ThinkTagFilter
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
 
 INCREMENTAL = "delta-content-incremental"
 

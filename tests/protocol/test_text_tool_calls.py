@@ -6,10 +6,10 @@ import pytest
 
 from tests.protocol.build import FALLBACK, call_start, delta_chunk, finish, piece, role, stream
 from tests.table import table
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.request_facts import RequestFacts, read_request_facts
-from welldone.protocol.text_tool_calls import TEXT_TOOL_CALL_LIMIT_CHARS
+from welldone.core.envelope import Endpoint
+from welldone.core.request_facts import RequestFacts, read_request_facts
+from welldone.core.text_tool_calls import TEXT_TOOL_CALL_LIMIT_CHARS
+from welldone.stream.pipeline import StreamPipeline
 
 CALL = json.dumps({"name": "get", "arguments": {"x": 1}})
 TOOLS = frozenset({"get"})

@@ -22,12 +22,12 @@ from tests.protocol.build import (
     text_end,
 )
 from tests.table import table
-from welldone.protocol.fan_out import FanOut
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.request_facts import RepairOptions
-from welldone.protocol.text_filters import ThinkMode
+from welldone.core.request_facts import RepairOptions
+from welldone.core.text_filters import ThinkMode
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
+from welldone.stream.fan_out import FanOut
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
 
 FORMS: list[tuple[ThinkMode, str, str, str]] = [
     # mode, content, visible text, reasoning

@@ -6,10 +6,10 @@ import pytest
 
 from tests.protocol.build import numbered, rules
 from tests.table import table
-from welldone.protocol.events import Event, Failure, Json, ToolArguments, ToolCall
-from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.request_facts import RequestFacts
-from welldone.protocol.tool_calls import CALLS_LIMIT, HeldBytesBudget, JsonEndDetector, ToolCallAssembler
+from welldone.core.events import Event, Failure, Json, ToolArguments, ToolCall
+from welldone.core.repair_log import RepairLog
+from welldone.core.request_facts import RequestFacts
+from welldone.core.tool_calls import CALLS_LIMIT, HeldBytesBudget, JsonEndDetector, ToolCallAssembler
 
 Piece: TypeAlias = ToolCall | ToolArguments
 

@@ -24,12 +24,12 @@ from tests.protocol.build import (
 from tests.protocol.messages_streams import START, TEXT, block_start, block_stop, input_delta, thinking_delta
 from tests.protocol.messages_streams import stream as messages_stream
 from tests.table import table
-from welldone.protocol.dialects.registry import passthrough_repairer_for
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Failure
-from welldone.protocol.fields import BROKEN_OFF, UNFINISHED
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.request_facts import RepairOptions, RequestFacts
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Failure
+from welldone.core.fields import BROKEN_OFF, UNFINISHED
+from welldone.core.request_facts import RepairOptions, RequestFacts
+from welldone.dialects.registry import passthrough_repairer_for
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
 
 OURS = msgspec.structs.replace(FALLBACK, id="msg_ours")
 ENDS = RepairOptions(unfinished=None)

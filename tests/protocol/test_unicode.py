@@ -3,7 +3,7 @@
 import pytest
 
 from tests.table import table
-from welldone.protocol.lenient_json import CharacterJoiner, clean_unicode, scrub_json, scrub_object
+from welldone.core.lenient_json import CharacterJoiner, clean_unicode, scrub_json, scrub_object
 
 EMOJI = "\udcf0\udc9f\udc98\udc80"  # the bytes of 😀 as surrogate escapes
 

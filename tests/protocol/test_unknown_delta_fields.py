@@ -6,9 +6,9 @@ import pytest
 
 from tests.protocol.build import rules
 from tests.table import table
-from welldone.protocol.deltas import UnknownDeltaFields
-from welldone.protocol.events import FieldLocation, UnknownFields
-from welldone.protocol.repair_log import RepairLog
+from welldone.core.events import FieldLocation, UnknownFields
+from welldone.core.repair import UnknownDeltaFields
+from welldone.core.repair_log import RepairLog
 
 
 def fit(*deltas: dict[str, Any], alone: bool = False) -> tuple[list[dict[str, Any]], list[str]]:

@@ -15,13 +15,13 @@ from tests.protocol.build import (
     usage_chunk,
 )
 from tests.table import table
-from welldone.protocol.events import Usage
-from welldone.protocol.fields import is_placeholder_usage, read_usage, usage_object
-from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.request_facts import RequestFacts
+from welldone.core.events import Usage
+from welldone.core.fields import is_placeholder_usage, read_usage, usage_object
+from welldone.core.repair_log import RepairLog
+from welldone.core.request_facts import RequestFacts
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
+from welldone.stream.pipeline import StreamPipeline
 
 
 def read(usage: dict[str, Any]) -> tuple[Usage | None, list[str]]:

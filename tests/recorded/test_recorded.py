@@ -5,12 +5,12 @@ from pathlib import Path
 
 from tests.recorded.traces import RECORDED, RecordedTrace, read_content, recorded_traces
 from tests.table import table
-from welldone.protocol.catalog import Severity
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.request_facts import RequestFacts, read_request_facts
+from welldone.core.catalog import Severity
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.request_facts import RequestFacts, read_request_facts
 from welldone.rules.judge import has_content, judge
 from welldone.rules.trace import Trace
+from welldone.stream.pipeline import StreamPipeline
 
 REPLIES = recorded_traces()
 STREAMS = [reply for reply in REPLIES if reply.is_stream]

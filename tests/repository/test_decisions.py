@@ -11,7 +11,7 @@ from welldone.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 RECORDS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
-PATH_FOLDERS = (ROOT, ROOT / "src" / "welldone", ROOT / "src" / "welldone" / "protocol" / "dialects")
+PATH_FOLDERS = (ROOT, ROOT / "src" / "welldone", ROOT / "src" / "welldone" / "dialects")
 SOURCE_FOLDERS = ("src", "tests", "tools", "benchmarks", "faults", "deploy")
 SUFFIXES = {".py", ".js", ".json", ".toml", ".txt", ".yaml"}
 FOREIGN = {"-k", "role_sent", "SO_REUSEPORT", "GGML_CPU_ALL_VARIANTS", "responseValidation", "stream_idle_timeout_ms"}

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from welldone.protocol.catalog import RULES
+from welldone.core.catalog import RULES
 
 pytestmark = pytest.mark.tier2
 

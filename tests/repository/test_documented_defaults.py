@@ -16,12 +16,12 @@ from welldone.cli.serve import setting_default
 from welldone.config.builtin_model import DEFAULT_MODEL
 from welldone.config.model import DEFAULT_SLOTS
 from welldone.config.settings import SettingField
+from welldone.core.json_budget import BLOCKING_BUDGET_US
+from welldone.dialects.responses import emitter
 from welldone.engines import cores, supervisor
 from welldone.engines.cores import Waiting
 from welldone.engines.plan import DEFAULT_CONTEXT_LIMIT
 from welldone.gateway import backends
-from welldone.protocol.dialects.responses import emitter
-from welldone.protocol.json_budget import BLOCKING_BUDGET_US
 from welldone.server import config_file
 
 FIELDS = (
@@ -125,12 +125,12 @@ STATEMENTS: dict[str, list[tuple[str, *tuple[Value, ...]]]] = {
         ("in memory**: {} responses,", "stored_responses"),
         (" responses, {} background responses, and {} of", "server.api.responses._MAX_BACKGROUND", "resume_bytes"),
         ("more than {} of a quiet machine", BLOCKING_BUDGET_US / 1e6),
-        ("of more than {} or {} lines", "protocol.sse.FRAME_LIMIT_BYTES", "protocol.sse.FRAME_LINES_LIMIT"),
-        ("of more than {} that is not strict JSON", "protocol.lenient_json.LENIENT_LIMIT_BYTES"),
+        ("of more than {} or {} lines", "core.sse.FRAME_LIMIT_BYTES", "core.sse.FRAME_LINES_LIMIT"),
+        ("of more than {} that is not strict JSON", "core.lenient_json.LENIENT_LIMIT_BYTES"),
         (
             "may have {} and {} commas",
-            "protocol.json_budget.STEPWISE_LIMIT_BYTES",
-            "protocol.json_budget.ELEMENTS_LIMIT",
+            "core.json_budget.STEPWISE_LIMIT_BYTES",
+            "core.json_budget.ELEMENTS_LIMIT",
         ),
         ("not used within the {} before", "server.access.keys.UNUSED_TTL_S"),
     ],
@@ -194,7 +194,7 @@ STATEMENTS: dict[str, list[tuple[str, *tuple[Value, ...]]]] = {
         ("gateway retries {}, at another upstream", backends._MAX_ATTEMPTS - 1),
         ("at most {} times `first_byte_s`", "server.generation.attempt._KEEP_ALIVE_FACTOR"),
         ("that took at most {} so far", "server.generation.continuation._SHORT_REPLAY_S"),
-        ("| more than {}, or content of an unknown kind", "protocol.continuation.DELIVERED_LIMIT_BYTES"),
+        ("| more than {}, or content of an unknown kind", "core.continuation.DELIVERED_LIMIT_BYTES"),
         ("| wait {} for the model", "engines.supervisor.RELOAD_WAIT_S"),
         ("and the last {} comparisons", "server.generation.mirror.KEPT_COMPARISONS"),
         ("or more than {} from `new`", "server.generation.mirror.REPLY_LIMIT_BYTES"),
@@ -263,8 +263,8 @@ STATEMENTS: dict[str, list[tuple[str, *tuple[Value, ...]]]] = {
         ("the last {} requests:", "server.inspector.recent.RECENT_LIMIT"),
     ],
     "docs/passing.md": [
-        ("for each of them, at most {};", "protocol.request_facts.CHAT_CHOICES_LIMIT"),
-        ("`n` (1 to {})", "protocol.request_facts.CHAT_CHOICES_LIMIT"),
+        ("for each of them, at most {};", "core.request_facts.CHAT_CHOICES_LIMIT"),
+        ("`n` (1 to {})", "core.request_facts.CHAT_CHOICES_LIMIT"),
         ("truncated at {} characters", "gateway.error_mapping._MESSAGE_LIMIT"),
     ],
     "docs/resume.md": [
@@ -283,7 +283,7 @@ STATEMENTS: dict[str, list[tuple[str, *tuple[Value, ...]]]] = {
     "docs/serve.md": [
         ("| the built-in model ({}) |", MODEL_BYTES),
         ("listens on `http://127.0.0.1:{}/v1`", "port"),
-        ("wrong key, name or character, at most {} |", "protocol.json_tool_calls.HELD_LIMIT"),
+        ("wrong key, name or character, at most {} |", "core.json_tool_calls.HELD_LIMIT"),
         ("It may take up to {} (`start_limit_s`)", "config.model.COMMAND_LOAD_TIMEOUT_S"),
         ("{} slots of at most {} tokens each", DEFAULT_SLOTS, DEFAULT_CONTEXT_LIMIT / DEFAULT_SLOTS),
         ("after another crash within {} with a delay", "engines.supervisor.BACKOFF_RESET_S"),

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "src" / "welldone"
-RECORDS = ("protocol/dialects/", "server/requests/upstream_dialects.py")
+RECORDS = ("dialects/", "server/requests/upstream_dialects.py")
 """The dialects with their registry, and the server's records of their requests."""
 LIMIT = 20
 MEMBER = re.compile(r"\bEndpoint\.[A-Z]")

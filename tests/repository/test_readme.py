@@ -12,8 +12,8 @@ from tools import server_page
 from tools.server_page import Checked
 from welldone.check.report import Report
 from welldone.cli.main import run
+from welldone.core.catalog import RULES
 from welldone.mock.server import BackgroundMock
-from welldone.protocol.catalog import RULES
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")

@@ -13,15 +13,15 @@ from tests.rules.pages import PAGES, read_page
 from tests.rules.streams import DONE, completion, envelope, frame
 from tests.table import table
 from welldone.check.probes import PROBES_BY_DIALECT
-from welldone.protocol import sse
-from welldone.protocol.catalog import FAMILIES, RULES, Detection, Kind, Repairability, Rule
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.pipeline import StreamPipeline, make_pipeline
-from welldone.protocol.repair_log import RepairLog
+from welldone.core import sse
+from welldone.core.catalog import FAMILIES, RULES, Detection, Kind, Repairability, Rule
+from welldone.core.envelope import Endpoint
+from welldone.core.repair_log import RepairLog
 from welldone.rules.judge import judge
 from welldone.rules.rule_pages import RuleExample
 from welldone.rules.trace import Trace
 from welldone.rules.view.view import ReplyKind, TraceView
+from welldone.stream.pipeline import StreamPipeline, make_pipeline
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "welldone"
@@ -100,8 +100,9 @@ def test_a_misspelt_rule_is_found(source: str, found: list[str]) -> None:
     assert list(_misspelt_rules(source)) == found
 
 
-def test_every_rule_with_a_repair_is_recorded_by_the_protocol() -> None:
-    named = {name for path in (SOURCE / "protocol").rglob("*.py") for name in _strings(ast.parse(path.read_bytes()))}
+def test_every_rule_with_a_repair_is_recorded_by_a_repair() -> None:
+    paths = [path for package in ("core", "dialects", "stream") for path in (SOURCE / package).rglob("*.py")]
+    named = {name for path in paths for name in _strings(ast.parse(path.read_bytes()))}
     repaired = {
         rule.id
         for rule in RULES.values()

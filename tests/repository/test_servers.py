@@ -13,7 +13,7 @@ from tools.server_table import SERVERS
 from welldone.check.prescription import KNOWLEDGE
 from welldone.check.report import Prescription, Report, Verdict
 from welldone.config.settings import RawSetting
-from welldone.protocol.catalog import RULES, Repairability
+from welldone.core.catalog import RULES, Repairability
 from welldone.server.config import read_config
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.rules.streams import texts
 from tests.table import table
-from welldone.protocol.catalog import RULES, Severity
+from welldone.core.catalog import RULES, Severity
 from welldone.rules.checks.anthropic import CHECKS
 from welldone.rules.judge import LintReport, judge
 from welldone.rules.trace import Trace

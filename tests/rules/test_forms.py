@@ -4,7 +4,7 @@ from tests.matrix.build import ABSENT, every, every_choice
 from tests.matrix.cases import CASES
 from tests.table import table
 from welldone.check.report import affected_clients
-from welldone.protocol.catalog import RULES, Kind, Rule, Severity
+from welldone.core.catalog import RULES, Kind, Rule, Severity
 from welldone.rules.judge import LintFinding, judge
 from welldone.rules.trace import Trace
 

@@ -23,8 +23,8 @@ from tests.rules.streams import (
     reference_streams,
 )
 from tests.table import table
-from welldone.protocol.catalog import ALL_ENDPOINTS as ENDPOINTS
-from welldone.protocol.catalog import RULES, Detection, Kind, Severity
+from welldone.core.catalog import ALL_ENDPOINTS as ENDPOINTS
+from welldone.core.catalog import RULES, Detection, Kind, Severity
 from welldone.rules.checks import ALL_CHECKS
 from welldone.rules.judge import MAX_EXCERPT_CHARACTERS, MAX_FINDINGS_PER_RULE, LintVerdict, has_content, judge
 from welldone.rules.trace import Trace

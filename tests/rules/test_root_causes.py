@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from tests.rules.pages import PAGES, read_page
-from welldone.protocol.catalog import RULES
+from welldone.core.catalog import RULES
 from welldone.rules.judge import CONSEQUENCES, CauseScope, LintFinding, RootCauses, judge
 from welldone.rules.trace import Trace
 

@@ -2,7 +2,7 @@
 
 from tests.rules.pages import PAGES, read_dialogues, read_page
 from tests.table import table
-from welldone.protocol.catalog import RULES, Detection
+from welldone.core.catalog import RULES, Detection
 from welldone.rules import rule_pages
 from welldone.rules.judge import LintVerdict, judge
 from welldone.rules.rule_pages import RuleExample

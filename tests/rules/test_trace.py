@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
-from welldone.protocol.dialects.base import AnswerFormat
-from welldone.protocol.dialects.messages.writer import MessagesFormat
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.envelope import Envelope
-from welldone.protocol.events import ChoiceStart, Event, Finish, Text, Usage
+from welldone.core.answer_format import AnswerFormat
+from welldone.core.envelope import Envelope
+from welldone.core.events import ChoiceStart, Event, Finish, Text, Usage
+from welldone.dialects.messages.writer import MessagesFormat
+from welldone.dialects.responses.writer import ResponsesFormat
 from welldone.rules.judge import judge
 from welldone.rules.trace import (
     Trace,

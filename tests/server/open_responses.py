@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import NoneType
 from typing import Any
 
-from welldone.protocol.sse import named_frame
+from welldone.core.sse import named_frame
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 

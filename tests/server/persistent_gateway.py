@@ -10,9 +10,9 @@ from tests.http.aio import LIMIT_S
 from tests.server.running_gateway import Gateway, gateway
 from tests.server.running_server import RecordedReply
 from welldone.config.upstream import UpstreamSettings
+from welldone.core.envelope import Endpoint
 from welldone.mock.script import MockReply, MockScript
 from welldone.mock.server import MockServer
-from welldone.protocol.envelope import Endpoint
 from welldone.server.server import Server
 
 Value = TypeVar("Value")

@@ -25,11 +25,11 @@ from tests.server.running_server import (
     run_server,
 )
 from tests.support.faults import LINUX, children
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import EventOrderError, Failure
 from welldone.gateway.errors import ApiError
 from welldone.mock.script import MockChunk, MockReply
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import EventOrderError, Failure
-from welldone.protocol.pipeline import StreamPipeline
+from welldone.stream.pipeline import StreamPipeline
 
 STREAM = {**CHAT, "stream": True}
 WHOLE = MockReply((ROLE, HELLO, STOP, USAGE, DONE))

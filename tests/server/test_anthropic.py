@@ -13,8 +13,8 @@ from tests.server.test_passthrough import get
 from tests.table import table
 from welldone.config.model import ModelSettings
 from welldone.config.server import Config, ServeSettings
+from welldone.core.events import Json
 from welldone.mock.script import CHUNK_TEMPLATE, MockChunk, MockReply, json_reply
-from welldone.protocol.events import Json
 from welldone.server.server import Server
 
 REQUEST: Json = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}

@@ -29,14 +29,14 @@ from tests.server.running_server import (
 )
 from tests.table import table
 from welldone.config.server import KeySettings
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import Failure
+from welldone.dialects.registry import passthrough_repairer_for
 from welldone.http.redaction import SecretRedactor
 from welldone.mock.script import CHUNK_TEMPLATE, MockChunk, MockReply, json_reply
-from welldone.protocol.dialects.registry import passthrough_repairer_for
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import Failure
-from welldone.protocol.pipeline import StreamPipeline
 from welldone.server.inspector import captures
 from welldone.server.inspector.captures import CaptureStore, CaptureView, StreamCapture
+from welldone.stream.pipeline import StreamPipeline
 
 Json = dict[str, Any]
 

@@ -13,18 +13,18 @@ from tests.laws.strategies import ENVELOPES, any_bytes, damaged, recorded_stream
 from tests.server.persistent_gateway import PersistentGateway, persistent_gateway
 from tests.server.running_server import RecordedReply
 from tests.table import table
+from welldone.core.catalog import RULES, Repairability
+from welldone.core.collect import CollectedReply as Collected
+from welldone.core.collect import collect
+from welldone.core.envelope import Endpoint
+from welldone.core.fields import UNFINISHED
+from welldone.core.repair_log import RepairLog
+from welldone.core.request_facts import RequestFacts, read_request_facts
+from welldone.dialects.chat.reader import EventReader
 from welldone.gateway.error_mapping import unfinished_upstream
 from welldone.mock.script import HELLO_REPLY, MockChunk, MockReply, ReplyEnd, ReplyFraming, cut_at, with_raw_http
-from welldone.protocol.catalog import RULES, Repairability
-from welldone.protocol.collect import CollectedReply as Collected
-from welldone.protocol.collect import collect
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.fields import UNFINISHED
-from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.reader import EventReader
-from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.request_facts import RequestFacts, read_request_facts
 from welldone.rules.judge import judge
+from welldone.stream.pipeline import StreamPipeline
 
 Json = dict[str, Any]
 

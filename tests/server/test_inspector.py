@@ -16,11 +16,11 @@ from tests.server import test_same_dialect as native
 from tests.server.running_gateway import Gateway, gateway
 from tests.server.running_server import DONE, HELLO, ROLE, STOP, USAGE, RecordedReply
 from tests.table import table
+from welldone.core.catalog import RULES
 from welldone.gateway.errors import ApiError
 from welldone.http.messages import HttpRequest
 from welldone.http.redaction import SecretRedactor
 from welldone.mock.script import CHUNK_TEMPLATE, MockReply
-from welldone.protocol.catalog import RULES
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.server.context import RequestContext

@@ -13,15 +13,15 @@ from tests.server.running_gateway import Gateway, gateway
 from tests.server.running_server import CHAT, DONE, HELLO, ROLE, STOP, USAGE, RecordedReply
 from tests.table import table
 from welldone.config.server import KeySettings
+from welldone.core.envelope import Endpoint
 from welldone.http.redaction import SecretRedactor
 from welldone.mock.script import JSON_HEADERS, MockChunk, MockReply
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.pipeline import make_pipeline
-from welldone.protocol.replay import AnyPipeline, StreamReplayStep
 from welldone.server.inspector import api, captures, lint
 from welldone.server.inspector.captures import CaptureStore, StreamCapture
 from welldone.server.inspector.lint import LINT_LINES_LIMIT, lint_capture
 from welldone.server.inspector.steps import step_view
+from welldone.stream.pipeline import make_pipeline
+from welldone.stream.replay import AnyPipeline, StreamReplayStep
 
 Json = dict[str, Any]
 

@@ -13,9 +13,9 @@ from tests.server.running_gateway import gateway
 from welldone.gateway.errors import ApiError
 from welldone.mock.script import HELLO_REPLY
 from welldone.mock.variants import error_reply
-from welldone.protocol.pipeline import StreamPipeline
 from welldone.server.generation.answer import Answer
 from welldone.server.generation.pipelines import GenerationRequest
+from welldone.stream.pipeline import StreamPipeline
 
 pytestmark = pytest.mark.tier3
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.table import table
+from welldone.core.catalog import RULES
 from welldone.gateway.queue import RequestQueue
-from welldone.protocol.catalog import RULES
 from welldone.server.observe.counters import StreamTimes
 from welldone.server.observe.metrics import MODELS_LIMIT, OTHER, Metrics
 from welldone.server.reload import ReloadOutcome

@@ -19,12 +19,12 @@ from tests.server.requests.builders import CAPABILITIES, HELLO, MODEL, Body, cap
 from tests.server.running_gateway import gateway
 from tests.table import table
 from welldone.config.model import ModelSettings
+from welldone.core.envelope import REPLY_OBJECT, Endpoint
+from welldone.core.json_budget import run_to_completion
+from welldone.dialects.messages.objects import USAGE_COUNTS
+from welldone.dialects.responses.objects import RESPONSE_DEFAULTS
 from welldone.gateway.errors import ApiError, ErrorFormat
 from welldone.mock.script import MockScript
-from welldone.protocol.dialects.messages.objects import USAGE_COUNTS
-from welldone.protocol.dialects.responses.objects import RESPONSE_DEFAULTS
-from welldone.protocol.envelope import REPLY_OBJECT, Endpoint
-from welldone.protocol.json_budget import run_to_completion
 from welldone.schemas.anthropic import AnthropicRequest
 from welldone.schemas.chat import ChatRequest, CompletionRequest
 from welldone.schemas.fields import describe_fields

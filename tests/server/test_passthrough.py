@@ -14,12 +14,12 @@ from tests.server.running_gateway import Gateway, gateway
 from tests.server.running_server import RecordedReply, json_error
 from tests.table import table
 from welldone.config.server import KeySettings, ServeSettings
+from welldone.core.events import Json
 from welldone.gateway.backends import BackendLease, LocalBackend
 from welldone.gateway.error_mapping import AttemptFailure
 from welldone.gateway.errors import ApiError
 from welldone.http.messages import HttpRequest
 from welldone.mock.script import MockChunk, MockReply, MockScript, json_reply
-from welldone.protocol.events import Json
 from welldone.server.context import RequestContext
 from welldone.server.generation.passthrough import (
     PASSTHROUGH_ENDPOINTS,

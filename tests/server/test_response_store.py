@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.table import table
-from welldone.protocol.json_budget import run_to_completion
+from welldone.core.json_budget import run_to_completion
 from welldone.server.api.response_store import ResponseStore
 
 Body = dict[str, Any]

@@ -9,8 +9,8 @@ from tests.server.running_gateway import gateway
 from tests.server.running_server import CHAT
 from tests.server.test_same_dialect import frames, message_events
 from tests.table import table
+from welldone.core.answer_format import KEEP_ALIVE
 from welldone.mock.script import HELLO_REPLY, MockChunk, MockReply
-from welldone.protocol.dialects.base import KEEP_ALIVE
 
 STREAM = {**CHAT, "stream": True}
 LATER = msgspec.structs.replace(

@@ -11,8 +11,8 @@ from tests.http.aio import run
 from tests.server.running_gateway import Gateway, gateway
 from tests.server.running_server import CHAT, DONE, HELLO, ROLE, STOP, USAGE, json_error
 from tests.table import table
+from welldone.core.events import Usage
 from welldone.mock.script import MockChunk, MockReply
-from welldone.protocol.events import Usage
 from welldone.server.access.limits import RateLimiter
 from welldone.server.generation.token_cost import OutputTokenEstimator, TokenCost, estimate_prompt_tokens
 

@@ -14,15 +14,16 @@ from tests.server.persistent_gateway import PersistentGateway, persistent_gatewa
 from tests.server.running_gateway import gateway
 from tests.server.running_server import CHAT, RecordedReply
 from tests.table import table
+from welldone.core import sse
+from welldone.core.catalog import Severity
+from welldone.core.envelope import Endpoint
 from welldone.gateway import error_mapping
 from welldone.mock.script import HELLO_REPLY, MockChunk, MockReply, MockScript, ReplyEnd, reply_from_trace
 from welldone.mock.server import MockServer
 from welldone.mock.variants import ALL_FAULTS, FAULT_REPLIES
-from welldone.protocol import pipeline, sse
-from welldone.protocol.catalog import Severity
-from welldone.protocol.envelope import Endpoint
 from welldone.rules.judge import judge
 from welldone.server.generation import answer, attempt
+from welldone.stream import pipeline
 
 STREAM = {**CHAT, "stream": True}
 BOTH = table("request_body", [STREAM, CHAT], ids=["stream", "whole"])

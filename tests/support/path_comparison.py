@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import pytest
 
-from welldone.protocol.dialects.base import DialectWriter
-from welldone.protocol.events import Event
-from welldone.protocol.fast_path import FastPath
-from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.stream_template import TemplatedStream, TemplateSlot
-from welldone.protocol.template import ChunkTemplate, TransferFraming
+from welldone.core.answer_format import DialectWriter
+from welldone.core.events import Event
+from welldone.core.template import ChunkTemplate, TransferFraming
+from welldone.stream.fast_path import FastPath
+from welldone.stream.pipeline import StreamPipeline
+from welldone.stream.stream_template import TemplatedStream, TemplateSlot
 
 Method = Callable[..., Any]
 _MIRRORED = {

@@ -7,14 +7,15 @@ from http import HTTPStatus
 
 import msgspec
 
-from welldone.protocol.dialects.chat import escape_line_breaks, openai_error_object
-from welldone.protocol.dialects.messages.objects import ERROR_TYPES as ANTHROPIC_ERROR_TYPES
-from welldone.protocol.dialects.messages.objects import anthropic_error_object, error_type_for_status
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Failure, Json
-from welldone.protocol.fields import check_error_shape, read_error
-from welldone.protocol.lenient_json import as_list, as_object, clean_unicode, parse_strict
-from welldone.protocol.repair_log import RepairLog, shorten
+from welldone.core.answer_format import escape_line_breaks
+from welldone.core.envelope import Endpoint
+from welldone.core.error_types import ERROR_TYPES as ANTHROPIC_ERROR_TYPES
+from welldone.core.error_types import error_type_for_status
+from welldone.core.events import Failure, Json
+from welldone.core.fields import check_error_shape, openai_error_object, read_error
+from welldone.core.lenient_json import as_list, as_object, clean_unicode, parse_strict
+from welldone.core.repair_log import RepairLog, shorten
+from welldone.dialects.messages.objects import anthropic_error_object
 
 _MESSAGE_MEMBERS = ("message", "detail", "msg", "error_description", "title")
 _MESSAGE_CHARACTERS = 2_000

@@ -16,19 +16,19 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from welldone.asgi.error_body import repair_error_body
+from welldone.core import sse
+from welldone.core.answer_format import escape_line_breaks
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Failure
+from welldone.core.fields import openai_error_object, read_error
+from welldone.core.lenient_json import parse_strict
+from welldone.core.repair_log import RepairEntry, RepairLog, RepairResult
+from welldone.core.text_filters import TextMode, ThinkMode
+from welldone.dialects.messages.objects import anthropic_error_object
 from welldone.library.arguments import ENDPOINT_PATHS, EndpointName, parse_endpoint
 from welldone.library.iteration import INTERRUPTED
 from welldone.library.linting import InvalidStreamError
 from welldone.library.repairing import EndMode, StreamRepairer, repair_response, status_for_failure
-from welldone.protocol import sse
-from welldone.protocol.dialects.chat import escape_line_breaks, openai_error_object
-from welldone.protocol.dialects.messages.objects import anthropic_error_object
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Failure
-from welldone.protocol.fields import read_error
-from welldone.protocol.lenient_json import parse_strict
-from welldone.protocol.repair_log import RepairEntry, RepairLog, RepairResult
-from welldone.protocol.text_filters import TextMode, ThinkMode
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 

@@ -17,11 +17,11 @@ from welldone.check.report import CLIENT_LIBRARIES, Report
 from welldone.check.reports import text
 from welldone.check.settings import CHAT, DIALECTS, CheckSettings
 from welldone.config.settings import did_you_mean, unknown_name, unknown_rule
+from welldone.core.catalog import RULES
 from welldone.http.address import normalize_base_url
 from welldone.http.asgi_server import ASGIApplication, InProcessServer, StartupFailedError
 from welldone.http.recording_client import record_response
 from welldone.http.redaction import API_KEY_VARIABLE
-from welldone.protocol.catalog import RULES
 
 CLIENTS = (
     *("openai-python", "openai-node", "ai-sdk", "langchain", "pydantic-ai", "litellm", "org-ai", "zed"),

@@ -13,7 +13,7 @@ import msgspec
 from welldone.check.reply import ProbeReply
 from welldone.check.report import Cause, Finding, group_by
 from welldone.check.session import Session
-from welldone.protocol.catalog import RULES, Detection, Severity
+from welldone.core.catalog import RULES, Detection, Severity
 
 _STREAM_FIELDS = ("stream", "stream_options")
 _FAILURE_CHANGE = "Find the reason in the server's log. Refuse with a 400 only what the server does not support."

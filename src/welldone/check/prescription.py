@@ -1,6 +1,6 @@
 """The prescription: the table `[upstreams.NAME]` with which a gateway makes a checked server right for its clients.
 
-`protocol/catalog/settings.json` has the knowledge: which findings a setting cures, and in plain words what only the
+`core/catalog/settings.json` has the knowledge: which findings a setting cures, and in plain words what only the
 server can change.
 """
 
@@ -18,7 +18,7 @@ import msgspec
 from welldone.check.report import Prescription, Report, Verdict
 from welldone.check.repro import AUTHORIZATION
 from welldone.check.settings import CheckSettings
-from welldone.protocol.finish_reasons import outcome_of
+from welldone.core.finish_reasons import outcome_of
 from welldone.reporting import pluralize
 
 _JUDGED = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
@@ -66,7 +66,7 @@ class _Knowledge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a server does that no setting cures, by rule."""
 
 
-KNOWLEDGE = msgspec.json.decode(get_data("welldone.protocol", "catalog/settings.json") or b"", type=_Knowledge)
+KNOWLEDGE = msgspec.json.decode(get_data("welldone.core", "catalog/settings.json") or b"", type=_Knowledge)
 
 
 def prescribe(

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from welldone.protocol.catalog import RULES
+from welldone.core.catalog import RULES
 from welldone.rules.judge import LintFinding
 
 VERSION = 2

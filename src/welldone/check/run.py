@@ -21,8 +21,8 @@ from welldone.check.report import Cause, Finding, ProbeResult, Report, RuleResul
 from welldone.check.reports import text
 from welldone.check.session import ENDED_IN_ERROR, NotApplicableError, Probe, ProbeViolation, Session, UnsupportedError
 from welldone.check.settings import CheckSettings
+from welldone.core.catalog import RULES, Kind, Severity
 from welldone.http import recording_client
-from welldone.protocol.catalog import RULES, Kind, Severity
 from welldone.reporting import pluralize
 from welldone.rules.judge import LintFinding
 

@@ -18,10 +18,10 @@ from welldone.check.probe_client import AbortPredicate, ProbeClient, ServerFacts
 from welldone.check.reply import OVERLOAD_STATUSES, ExpectedReply, ProbeReply, ProbeRequest, RequestHeaders
 from welldone.check.report import CLIENT_LIBRARIES, affected_clients, group_by
 from welldone.check.settings import CheckDialect, Timeouts
+from welldone.core import sse
+from welldone.core.catalog import ANY, RULES
 from welldone.http.connect import HttpClientError
 from welldone.http.recording_client import RecordedResponse, RecordingSocket, RefusedSocketError, SocketRecording
-from welldone.protocol import sse
-from welldone.protocol.catalog import ANY, RULES
 from welldone.rules.judge import LintFinding, RootCauses, judge, make_finding
 from welldone.rules.rule_check import Violation
 from welldone.rules.view.choices import as_object, as_text, is_int

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import msgspec
 
+from welldone.dialects.gemini.objects import KEY_HEADER
+from welldone.dialects.messages.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
 from welldone.http.redaction import SecretRedactor
-from welldone.protocol.dialects.gemini.objects import KEY_HEADER
-from welldone.protocol.dialects.messages.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 

@@ -10,7 +10,7 @@ import msgspec
 from welldone.cli import ui
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import UsageError
-from welldone.protocol.catalog import ALL_ENDPOINTS
+from welldone.core.catalog import ALL_ENDPOINTS
 from welldone.rules.trace import Trace, inline_body, read_capture, read_record, read_trace, unreadable_reason
 
 CAPTURE_LIMIT_BYTES = 512 * 1024 * 1024

@@ -22,7 +22,7 @@ from welldone.cli import ui
 from welldone.cli.main import COMMANDS
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode
-from welldone.protocol.catalog import RULES
+from welldone.core.catalog import RULES
 
 _FILE_PLACEHOLDERS = re.compile(r"FILE|PATH|FOLDER|DIR")
 _PARSERS = {"serve": "serve_parser"}

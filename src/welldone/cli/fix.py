@@ -24,16 +24,15 @@ import msgspec
 from welldone.cli import captures, ui
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
-from welldone.protocol import sse
-from welldone.protocol.catalog import RULES
-from welldone.protocol.dialects.chat import openai_error_object
-from welldone.protocol.dialects.same_dialect import PassthroughRepairer
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.fields import usage_object
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline, make_pipeline
-from welldone.protocol.repair_log import RepairResult
+from welldone.core import sse
+from welldone.core.catalog import RULES
+from welldone.core.envelope import Endpoint
+from welldone.core.fields import openai_error_object, usage_object
+from welldone.core.repair_log import RepairResult
+from welldone.dialects.same_dialect import PassthroughRepairer
 from welldone.rules.trace import Trace, guess_endpoint, read_capture
 from welldone.rules.view.view import ReplyKind, TraceView
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline, make_pipeline
 
 FIX_REPORT_VERSION = 2
 _READ_BYTES = 65536

@@ -18,7 +18,7 @@ from welldone.cli import captures, ui
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.settings import unknown_rule
-from welldone.protocol.catalog import RULES, Detection
+from welldone.core.catalog import RULES, Detection
 from welldone.reporting import follow_summary, pluralize, wrap_text
 from welldone.rules.judge import LintFinding, LintReport, LintVerdict, has_content, judge
 

@@ -30,13 +30,13 @@ from welldone.cli.option_types import integer_between, number_up_to
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError, cancel_on_sigterm
 from welldone.config.settings import unknown_name, unknown_rule
+from welldone.core.catalog import RULES
 from welldone.mock.reference.choices import repeat_to_length
 from welldone.mock.reference.server import DEFAULT_TEXT
 from welldone.mock.script import MockScript, reply_from_trace
 from welldone.mock.server import MockServer
 from welldone.mock.variants import ALL_FAULTS, MODEL_NAME, MODELS, AnyModelServer, fault_server
 from welldone.mock.violations import round_robin, violating_handler
-from welldone.protocol.catalog import RULES
 from welldone.reporting import format_table
 
 _MAX_TOKENS = 4096  # an answer is built before it is sent: with 128 choices this takes some hundred MB

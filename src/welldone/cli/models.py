@@ -26,12 +26,12 @@ from welldone.cli.serve import read_server_config
 from welldone.cli.ui import ExitCode
 from welldone.config.builtin_model import DEFAULT_MODEL
 from welldone.config.server import Config
+from welldone.core.lenient_json import as_object, as_positive_int
 from welldone.engines.models import store
 from welldone.engines.models.install import format_size
 from welldone.engines.models.repository import find_configured_model
 from welldone.engines.models.store import ModelEntry
 from welldone.gateway.model_list import ListedModel, parse_model_list
-from welldone.protocol.lenient_json import as_object, as_positive_int
 from welldone.reporting import format_table, wrap_text
 
 _QUERY_TIMEOUT_S = 1.0  # a local server answers in milliseconds, and often none is running

@@ -17,7 +17,7 @@ from welldone.cli import ui
 from welldone.cli.options import CommandParser
 from welldone.cli.ui import ExitCode, UsageError
 from welldone.config.settings import unknown_rule
-from welldone.protocol.catalog import FAMILIES, RULES, Rule
+from welldone.core.catalog import FAMILIES, RULES, Rule
 from welldone.reporting import format_table, wrap_text
 from welldone.rules.rule_pages import read_page
 

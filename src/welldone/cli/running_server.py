@@ -5,10 +5,10 @@ import msgspec
 from welldone.cli import ui
 from welldone.cli.option_types import server_key
 from welldone.cli.serve import read_server_config
+from welldone.core.lenient_json import as_object
 from welldone.http.address import Address, parse_url
 from welldone.http.connect import HttpClientError
 from welldone.http.recording_client import RecordedResponse, record_response
-from welldone.protocol.lenient_json import as_object
 
 _MAX_REPLY_BYTES = 16 * 2**20  # hundreds of upstreams and models
 

@@ -9,9 +9,9 @@ import re
 from http import HTTPStatus
 
 from welldone.cluster.asgi_relay import ASGIApp, ASGIMessage, Receive, Send, send_error
+from welldone.dialects.gemini.objects import METHOD_PATH
 from welldone.gateway.errors import ErrorFormat, shutting_down
 from welldone.gateway.stream_endings import error_ending, server_gone
-from welldone.protocol.dialects.gemini.objects import METHOD_PATH
 
 _ATTEMPTS = 3
 """A node that dies may have run two fronts, and the second attempt may have gone to it as well."""

@@ -5,8 +5,8 @@ from typing import Any, Literal
 import msgspec
 
 from welldone.config.model import ModelSettings
+from welldone.core.lenient_json import as_object, as_positive_int
 from welldone.engines.models.gguf import GgufMetadata
-from welldone.protocol.lenient_json import as_object, as_positive_int
 
 
 class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from welldone.config.model import ModelSettings
+from welldone.core.lenient_json import parse_strict
 from welldone.engines.capabilities import ModelCapabilities, parse_capabilities
 from welldone.engines.cores import waiting_times
 from welldone.engines.engine_config import EngineReady, EngineStartFailure
@@ -22,7 +23,6 @@ from welldone.engines.plan import LaunchPlan
 from welldone.http.address import Address, is_local_failure
 from welldone.http.client import BufferedResponse, fetch
 from welldone.http.connect import HttpClientError
-from welldone.protocol.lenient_json import parse_strict
 
 HEALTH_PATHS = ("/health", "/v1/models")
 """llama-server, vLLM and SGLang have the first; every OpenAI-compatible server has the second."""

@@ -12,15 +12,15 @@ from http import HTTPStatus
 
 import msgspec
 
+from welldone.core.events import Failure, Json
+from welldone.core.fields import incomplete_stream_failure
+from welldone.core.lenient_json import as_list, parse_strict
+from welldone.core.repair_log import shorten
 from welldone.engines.errors import EngineError
 from welldone.gateway.errors import BAD_REQUEST, ERROR_TYPES, OVERFLOW, ApiError
 from welldone.gateway.upstream import UNFINISHED_MESSAGE, Upstream, unfinished_message
 from welldone.http.connect import HttpClientError
 from welldone.http.response_parser import HEAD_TOO_LONG, NOT_HTTP
-from welldone.protocol.events import Failure, Json
-from welldone.protocol.fields import incomplete_stream_failure
-from welldone.protocol.lenient_json import as_list, parse_strict
-from welldone.protocol.repair_log import shorten
 
 _MESSAGE_LIMIT = 400  # characters of a forwarded message; servers send fewer
 _READ_LIMIT = 4_096  # characters that are examined; a validation error repeats the whole request

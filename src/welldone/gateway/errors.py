@@ -5,10 +5,10 @@ from enum import Enum, auto
 
 import msgspec
 
-from welldone.protocol.dialects.chat import openai_error_object
-from welldone.protocol.dialects.gemini.objects import error_object
-from welldone.protocol.dialects.messages.objects import error_type_for_status
-from welldone.protocol.events import Failure, Json
+from welldone.core.error_types import error_type_for_status
+from welldone.core.events import Failure, Json
+from welldone.core.fields import openai_error_object
+from welldone.dialects.gemini.objects import error_object
 
 ERROR_TYPES = {
     **dict.fromkeys((400, 404, 405, 408, 409, 410, 413, 415, 426, 501), "invalid_request_error"),

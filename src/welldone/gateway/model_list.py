@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from welldone.protocol.json_budget import decode_in_steps, run_to_completion
+from welldone.core.json_budget import decode_in_steps, run_to_completion
 
 LISTED_MODELS_LIMIT = 5_000
 """Models read from one list; OpenRouter lists several hundred."""

@@ -2,14 +2,14 @@
 
 import re
 
+from welldone.core.json_budget import decode
+from welldone.core.lenient_json import as_object
+from welldone.dialects.chat.writer import error_and_done
+from welldone.dialects.gemini.writer import GeminiFormat
+from welldone.dialects.messages.emitter import encode_error_event
+from welldone.dialects.responses.emitter import encode_event
+from welldone.dialects.responses.objects import response_error_object
 from welldone.gateway.errors import ApiError
-from welldone.protocol.dialects.chat import error_and_done
-from welldone.protocol.dialects.gemini.writer import GeminiFormat
-from welldone.protocol.dialects.messages.emitter import encode_error_event
-from welldone.protocol.dialects.responses.emitter import encode_event
-from welldone.protocol.dialects.responses.objects import response_error_object
-from welldone.protocol.json_budget import decode
-from welldone.protocol.lenient_json import as_object
 
 _DATA_LINE = re.compile(rb"^data: (\{.*\})$", re.MULTILINE)
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from welldone.config.upstream import UpstreamSettings
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Json
+from welldone.dialects.registry import DIALECTS
 from welldone.gateway.model_list import LISTED_MODELS_LIMIT, ListedModel, detect_server_kind, parse_model_list_in_steps
 from welldone.http.address import Address, check_path, parse_url
 from welldone.http.client import BufferedResponse
 from welldone.http.connect import HttpClientError
-from welldone.protocol.dialects.registry import DIALECTS
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Json
 
 FAILURE_THRESHOLD = 5
 """Consecutive failures that open the breaker (Envoy's `consecutive_5xx`)."""

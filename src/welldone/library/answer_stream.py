@@ -18,6 +18,19 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import msgspec
 
+from welldone.core import events as ev
+from welldone.core.answer_format import AnswerFormat
+from welldone.core.collect import collect
+from welldone.core.envelope import Envelope
+from welldone.core.events import Event, EventOrderError, Failure, Json, Usage
+from welldone.core.fields import openai_error_object, read_chat_logprobs, read_completions_logprobs, read_usage
+from welldone.core.finish_reasons import finish_reason_for
+from welldone.core.lenient_json import clean_unicode
+from welldone.core.repair_log import RepairLog
+from welldone.core.request_facts import TRUNCATED_REASONS, RequestFacts
+from welldone.dialects.messages.objects import USAGE_COUNTS, usage_from_counts
+from welldone.dialects.registry import DIALECTS
+from welldone.dialects.responses.objects import parse_responses_usage
 from welldone.library.arguments import current_time, new_id_stem, require_bytes
 from welldone.library.iteration import (
     INTERRUPTED,
@@ -26,20 +39,6 @@ from welldone.library.iteration import (
     run_to_end,
     run_to_end_async,
 )
-from welldone.protocol import events as ev
-from welldone.protocol.collect import collect
-from welldone.protocol.dialects.base import AnswerFormat
-from welldone.protocol.dialects.chat import openai_error_object
-from welldone.protocol.dialects.messages.objects import USAGE_COUNTS, usage_from_counts
-from welldone.protocol.dialects.registry import DIALECTS
-from welldone.protocol.dialects.responses.objects import parse_responses_usage
-from welldone.protocol.envelope import Envelope
-from welldone.protocol.events import Event, EventOrderError, Failure, Json, Usage
-from welldone.protocol.fields import read_chat_logprobs, read_completions_logprobs, read_usage
-from welldone.protocol.finish_reasons import finish_reason_for
-from welldone.protocol.lenient_json import clean_unicode
-from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.request_facts import TRUNCATED_REASONS, RequestFacts
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter"]
 """Finish reasons of OpenAI. The writers also take those that other providers document, such as `end_turn`."""

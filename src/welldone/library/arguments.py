@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
-from welldone.protocol.catalog import RULES
-from welldone.protocol.dialects.registry import DIALECTS
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Json
-from welldone.protocol.lenient_json import parse_strict
+from welldone.core.catalog import RULES
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Json
+from welldone.core.lenient_json import parse_strict
+from welldone.dialects.registry import DIALECTS
 
 EndpointName: TypeAlias = Literal["chat", "completions", "responses", "messages", "gemini"]
 """Endpoint of a stream: `/v1/chat/completions`, `/v1/completions`, `/v1/responses`, `/v1/messages`, or Gemini's."""

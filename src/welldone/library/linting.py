@@ -8,6 +8,8 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from welldone.core.catalog import RULES, Detection
+from welldone.core.events import WelldoneError
 from welldone.library.arguments import (
     EndpointName,
     RequestBody,
@@ -16,8 +18,6 @@ from welldone.library.arguments import (
     parse_rules,
     require_bytes,
 )
-from welldone.protocol.catalog import RULES, Detection
-from welldone.protocol.events import WelldoneError
 from welldone.rules.judge import LintFinding, LintReport, judge
 from welldone.rules.trace import Trace, endpoint_of_path, read_capture
 

@@ -8,18 +8,19 @@ from typing import Any
 
 import msgspec
 
+from welldone.core import collect as folding
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import Event, Json
+from welldone.core.fields import openai_error_object
+from welldone.core.repair_log import RepairResult
+from welldone.core.request_facts import RequestFacts
+from welldone.core.text_filters import TextMode, ThinkMode
+from welldone.dialects.chat.writer import ChunkFormat
+from welldone.dialects.registry import SAME_DIALECT_ENDPOINTS
 from welldone.library.arguments import EndpointName, RequestBody, parse_endpoint, require_bytes
 from welldone.library.iteration import require_async_iterable, require_iterable
 from welldone.library.repairing import BodyStart, make_checked_pipeline
-from welldone.protocol import collect as folding
-from welldone.protocol.dialects.chat import ChunkFormat, openai_error_object
-from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import Event, Json
-from welldone.protocol.pipeline import StreamPipeline
-from welldone.protocol.repair_log import RepairResult
-from welldone.protocol.request_facts import RequestFacts
-from welldone.protocol.text_filters import TextMode, ThinkMode
+from welldone.stream.pipeline import StreamPipeline
 
 
 class _ParsedAnswer:

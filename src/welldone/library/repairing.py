@@ -1,6 +1,6 @@
 """Repair of streams and replies: iterators, an object without I/O, and a function for whole replies.
 
-All of them run the pipelines of `welldone.protocol`. Bad bytes never raise: what cannot be repaired ends the stream
+All of them run the pipelines of `welldone.stream`. Bad bytes never raise: what cannot be repaired ends the stream
 with an error event.
 """
 
@@ -11,6 +11,16 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from welldone.core import sse
+from welldone.core.error_types import error_type_for_status
+from welldone.core.events import EventOrderError, Failure, FailureMapper
+from welldone.core.fields import UNFINISHED
+from welldone.core.lenient_json import as_list, as_object, parse_strict
+from welldone.core.repair_log import RepairResult
+from welldone.core.request_facts import RepairOptions, think_mode_for
+from welldone.core.state import PartState
+from welldone.core.text_filters import TextMode, ThinkMode
+from welldone.dialects.same_dialect import PassthroughRepairer
 from welldone.library.arguments import (
     EndpointName,
     RequestBody,
@@ -22,17 +32,7 @@ from welldone.library.arguments import (
     require_bytes,
 )
 from welldone.library.iteration import require_async_iterable, require_iterable, run_to_end, run_to_end_async
-from welldone.protocol import sse
-from welldone.protocol.dialects.messages.objects import error_type_for_status
-from welldone.protocol.dialects.same_dialect import PassthroughRepairer
-from welldone.protocol.events import EventOrderError, Failure, FailureMapper
-from welldone.protocol.fields import UNFINISHED
-from welldone.protocol.lenient_json import as_list, as_object, parse_strict
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline, make_pipeline
-from welldone.protocol.repair_log import RepairResult
-from welldone.protocol.request_facts import RepairOptions, think_mode_for
-from welldone.protocol.state import PartState
-from welldone.protocol.text_filters import TextMode, ThinkMode
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline, make_pipeline
 
 EndMode: TypeAlias = Literal["finish", "close"]
 """What ends an answer: only its finish reason (or `[DONE]`), or also the normal end of its source."""

@@ -9,6 +9,22 @@ from types import MappingProxyType
 
 import msgspec
 
+from welldone.core import sse
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Failure, Json, Text, Usage
+from welldone.core.fields import openai_error_object
+from welldone.core.lenient_json import as_list, as_object, clean_unicode
+from welldone.core.request_facts import (
+    CHAT_CHOICES_LIMIT,
+    COMPLETIONS_CHOICES_LIMIT,
+    RequestFacts,
+    read_request_facts,
+)
+from welldone.dialects.chat.writer import REASONING_FIELDS, ChunkFormat
+from welldone.dialects.messages.objects import anthropic_error_object
+from welldone.dialects.messages.writer import MessagesFormat
+from welldone.dialects.responses.objects import RESPONSE_DEFAULTS
+from welldone.dialects.responses.writer import ResponsesFormat
 from welldone.library.answer_stream import (
     AnswerStream,
     FinishReason,
@@ -18,21 +34,6 @@ from welldone.library.answer_stream import (
     UsageCounts,
 )
 from welldone.library.arguments import RequestBody, current_time, parse_request
-from welldone.protocol import sse
-from welldone.protocol.dialects.chat import REASONING_FIELDS, ChunkFormat, openai_error_object
-from welldone.protocol.dialects.messages.objects import anthropic_error_object
-from welldone.protocol.dialects.messages.writer import MessagesFormat
-from welldone.protocol.dialects.responses.objects import RESPONSE_DEFAULTS
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Failure, Json, Text, Usage
-from welldone.protocol.lenient_json import as_list, as_object, clean_unicode
-from welldone.protocol.request_facts import (
-    CHAT_CHOICES_LIMIT,
-    COMPLETIONS_CHOICES_LIMIT,
-    RequestFacts,
-    read_request_facts,
-)
 
 STREAM_HEADERS: Mapping[str, str] = MappingProxyType(dict(sse.HEADERS))
 """HTTP response headers of a stream: its type, and that proxies neither buffer nor change it."""

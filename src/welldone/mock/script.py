@@ -6,9 +6,9 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from welldone.protocol.events import Json
-from welldone.protocol.sse import SseDecoder
-from welldone.protocol.websocket_frames import accept_key
+from welldone.core.events import Json
+from welldone.core.sse import SseDecoder
+from welldone.core.websocket_frames import accept_key
 from welldone.rules.trace import read_trace, timed_reads
 
 ReplyEnd: TypeAlias = Literal["whole", "close", "cut", "reset", "hang", "endless"]

@@ -18,6 +18,7 @@ from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
+from welldone.core.websocket_frames import FrameDecoder, Opcode, encode_frame
 from welldone.mock.script import (
     MockChunk,
     MockReply,
@@ -27,7 +28,6 @@ from welldone.mock.script import (
     socket_messages,
     with_raw_http,
 )
-from welldone.protocol.websocket_frames import FrameDecoder, Opcode, encode_frame
 
 HEAD_LIMIT_BYTES = 65536
 BODY_LIMIT_BYTES = 64 * 2**20

@@ -10,6 +10,12 @@ from functools import partial
 import msgspec
 
 from welldone.config.settings import unknown_name, unknown_rule
+from welldone.core.catalog import RULES
+from welldone.core.collect import collect
+from welldone.core.envelope import Envelope
+from welldone.core.events import ChoiceStart, Finish, Text, Usage
+from welldone.core.request_facts import RequestFacts
+from welldone.dialects.chat import writer as chat
 from welldone.mock.reference.choices import MockChoice, tokenize
 from welldone.mock.reference.schemas import MockChatRequest
 from welldone.mock.reference.server import DEFAULT_TEXT, MockHandler, ReferenceServer
@@ -25,12 +31,6 @@ from welldone.mock.script import (
 )
 from welldone.mock.server import MockHttpRequest, MockServer
 from welldone.mock.violations import violating_handler
-from welldone.protocol.catalog import RULES
-from welldone.protocol.collect import collect
-from welldone.protocol.dialects import chat
-from welldone.protocol.envelope import Envelope
-from welldone.protocol.events import ChoiceStart, Finish, Text, Usage
-from welldone.protocol.request_facts import RequestFacts
 
 _ROLE, _TEXT, _STOP, _DONE = HELLO_REPLY.pieces
 _MIDWAY_BYTES = len(_ROLE.data) + len(_TEXT.data) // 2

@@ -11,7 +11,7 @@ from pkgutil import get_data
 
 import msgspec
 
-from welldone.protocol.catalog import RULES, Kind
+from welldone.core.catalog import RULES, Kind
 from welldone.rules.checks import ALL_CHECKS
 from welldone.rules.rule_check import Violation
 from welldone.rules.trace import Trace

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from welldone.protocol.catalog import ANY, RULES
+from welldone.core.catalog import ANY, RULES
 from welldone.rules.view.choices import ChoiceDelta
 from welldone.rules.view.stream import StreamMessage
 from welldone.rules.view.view import ReplyKind, TraceView

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from welldone.protocol.catalog import ALL_ENDPOINTS, RULES
+from welldone.core.catalog import ALL_ENDPOINTS, RULES
 from welldone.rules.trace import Trace, read_capture
 
 _BLOCK = re.compile(r"^```(sse|http|json) (wrong|right)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

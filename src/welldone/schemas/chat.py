@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from welldone.protocol.request_facts import CHAT_CHOICES_LIMIT
+from welldone.core.request_facts import CHAT_CHOICES_LIMIT
 from welldone.schemas.fields import (
     ANY_OBJECT,
     FORWARDED,

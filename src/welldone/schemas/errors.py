@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import inspect
 
-from welldone.protocol.events import Json
-from welldone.protocol.repair_log import shorten
+from welldone.core.events import Json
+from welldone.core.repair_log import shorten
 
 SHOWN_VALUE_LENGTH = 64
 """Characters of a value in an error message: enough to recognise it, too few to fill a log."""

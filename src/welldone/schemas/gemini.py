@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from welldone.protocol.events import Json
+from welldone.core.events import Json
 from welldone.schemas.chat import MESSAGES_LIMIT
 from welldone.schemas.fields import INT32_MAX, FieldInfo, ignored, note, rejected
 from welldone.schemas.messages import TOOLS_LIMIT

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from urllib.parse import parse_qsl
 
+from welldone.dialects.gemini.objects import KEY_HEADER
+from welldone.dialects.messages.objects import ANTHROPIC_VERSION_HEADER
 from welldone.gateway.errors import ApiError, ErrorFormat, internal_error, shutting_down
 from welldone.http.messages import HttpRequest, HttpResponse, RequestBodyError, RequestHeaders
-from welldone.protocol.dialects.gemini.objects import KEY_HEADER
-from welldone.protocol.dialects.messages.objects import ANTHROPIC_VERSION_HEADER
 from welldone.server.access.origins import OriginPolicy
 from welldone.server.context import (
     RequestContext,

@@ -24,10 +24,10 @@ from welldone.config.settings import (
     unknown_rule,
 )
 from welldone.config.upstream import ALL_RULES, UpstreamSettings, parse_mirror
+from welldone.core.catalog import RULES
 from welldone.engines.models.install import PullError, parse_hub_source
 from welldone.http.address import Address, parse_url
 from welldone.http.redaction import MIN_KEY_LENGTH, is_weak_key
-from welldone.protocol.catalog import RULES
 from welldone.server import config_file
 from welldone.server.access.keys import ANONYMOUS, ApiKeys, invalid_key_reason
 from welldone.server.access.origins import OriginPolicy, is_loopback

@@ -11,7 +11,6 @@ from welldone.config.server import ServeSettings
 from welldone.engines.supervisor import EngineSupervisor
 from welldone.gateway.backends import SendRequest
 from welldone.gateway.registry import UpstreamRegistry
-from welldone.protocol.stream_template import TemplateCache
 from welldone.server.access.key_storage import KeyStorage
 from welldone.server.access.keys import ApiKeys
 from welldone.server.access.limits import RateLimiter
@@ -26,6 +25,7 @@ from welldone.server.observe.recording import TraceRecorder
 from welldone.server.observe.tracing import RequestTracer
 from welldone.server.observe.workers import WorkerSync
 from welldone.server.reload import ReloadResult
+from welldone.stream.stream_template import TemplateCache
 
 BODY_BUDGET_BYTES = 256 * 2**20
 """Total. A client's body takes about 1.5 times its size until its answer is complete. Another body is sent to a backend

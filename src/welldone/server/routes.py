@@ -9,6 +9,9 @@ from operator import itemgetter
 import msgspec
 
 import welldone
+from welldone.core.envelope import Endpoint
+from welldone.dialects.gemini.objects import METHOD_PATH
+from welldone.dialects.registry import DIALECTS
 from welldone.engines.supervisor import LocalModel, ModelState
 from welldone.gateway.backends import LocalBackend
 from welldone.gateway.error_mapping import AttemptFailure
@@ -18,9 +21,6 @@ from welldone.gateway.upstream import Upstream
 from welldone.http.client import fetch
 from welldone.http.connect import HttpClientError
 from welldone.http.messages import HttpResponse
-from welldone.protocol.dialects.gemini.objects import METHOD_PATH
-from welldone.protocol.dialects.registry import DIALECTS
-from welldone.protocol.envelope import Endpoint
 from welldone.server.api.dialect import GeminiApi, MessagesApi, OllamaApi
 from welldone.server.api.embeddings import EmbeddingsApi
 from welldone.server.api.keys import KeysApi

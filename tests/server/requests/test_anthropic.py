@@ -9,8 +9,8 @@ import pytest
 from tests.models.picture import png
 from tests.server.requests.builders import CAPABILITIES, MODEL, capabilities_with
 from tests.table import table
+from welldone.core.events import Json
 from welldone.gateway.errors import ApiError, ErrorFormat, invalid_request
-from welldone.protocol.events import Json
 from welldone.schemas.anthropic import AnthropicRequest
 from welldone.schemas.fields import FieldHandling, describe_fields
 from welldone.server.requests.anthropic import anthropic_to_chat

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tests.table import table
+from welldone.core import json_budget
 from welldone.gateway.errors import ApiError
-from welldone.protocol import json_budget
 from welldone.server.requests.fields import (
     CONTAINERS_LIMIT,
     ELEMENTS_LIMIT,

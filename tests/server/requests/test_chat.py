@@ -18,8 +18,8 @@ from tests.server.requests.builders import (
 )
 from tests.table import table
 from welldone.config.model import ModelSettings
+from welldone.core.request_facts import RequestFacts
 from welldone.gateway.errors import ApiError
-from welldone.protocol.request_facts import RequestFacts
 from welldone.schemas.chat import ChatRequest
 from welldone.schemas.fields import FieldHandling, FieldInfo, describe_fields
 from welldone.server.requests.chat import read_chat

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from tests.table import table
+from welldone.core.envelope import Endpoint
+from welldone.core.json_budget import exceeds_blocking_budget
+from welldone.dialects.gemini.objects import method_target
 from welldone.gateway.errors import ApiError
-from welldone.protocol.dialects.gemini.objects import method_target
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.json_budget import exceeds_blocking_budget
 from welldone.server.requests.chat_to_gemini import chat_to_gemini
 from welldone.server.requests.fields import ValidatedRequest
 from welldone.server.requests.upstream_dialects import check_translations, translate_request

@@ -7,8 +7,8 @@ import pytest
 
 from tests.server.requests.builders import CAPABILITIES, MODEL
 from tests.table import table
+from welldone.core.events import Json
 from welldone.gateway.errors import ApiError
-from welldone.protocol.events import Json
 from welldone.server.requests.chat import read_chat
 from welldone.server.requests.fields import ChatTranslation, rename_error_param
 from welldone.server.requests.gemini import (

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tests.table import table
+from welldone.core.json_budget import run_to_completion
 from welldone.gateway.errors import ApiError
-from welldone.protocol.json_budget import run_to_completion
 from welldone.server.requests.upstream_body import PassthroughBody, is_multipart_form, read_upload_in_steps
 
 FORM = "multipart/form-data; boundary=AbC"

@@ -7,8 +7,8 @@ import pytest
 
 from tests.server.requests.builders import MODEL, capabilities_with
 from tests.table import table
+from welldone.core.json_budget import run_to_completion
 from welldone.gateway.errors import ApiError
-from welldone.protocol.json_budget import run_to_completion
 from welldone.server.requests.chat import read_chat
 from welldone.server.requests.fields import rename_error_param
 from welldone.server.requests.response_items import (

@@ -4,7 +4,7 @@ import pytest
 
 from tests.server.requests.builders import HELLO, Body, capabilities_with, chat, engine, rejection
 from tests.table import table
-from welldone.protocol.text_tool_calls import ForcedToolCall
+from welldone.core.text_tool_calls import ForcedToolCall
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.table import table
+from welldone.core.envelope import Endpoint
 from welldone.gateway.errors import ApiError
-from welldone.protocol.envelope import Endpoint
 from welldone.server.requests.chat_to_messages import chat_to_messages
 from welldone.server.requests.chat_to_responses import chat_to_responses
 from welldone.server.requests.fields import ValidatedRequest

@@ -7,8 +7,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from welldone.bench.report import BenchRecord
-from welldone.protocol.events import Usage
-from welldone.protocol.lenient_json import clean_unicode
+from welldone.core.events import Usage
+from welldone.core.lenient_json import clean_unicode
 
 MAX_MESSAGE_CHARS = 100
 """Characters of a message: many share a line of the report."""

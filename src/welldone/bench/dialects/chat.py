@@ -1,17 +1,18 @@
-"""/v1/chat/completions. The reader of `protocol` decodes the stream; repair is used only to detect broken rules."""
+"""/v1/chat/completions. The reader of the dialect decodes the stream; repair is used only to detect broken rules."""
 
 from welldone.bench.dialects.base import BenchDialect, OutputKind, StreamTimer
 from welldone.bench.report import BenchRecord
-from welldone.protocol import events as ev
-from welldone.protocol import sse
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import Event
-from welldone.protocol.lenient_json import decode_text
-from welldone.protocol.reader import EventReader
-from welldone.protocol.repair import EventRepairer
-from welldone.protocol.repair_log import RepairLog
-from welldone.protocol.request_facts import RequestFacts, read_request_facts
-from welldone.protocol.template import WORTHWHILE_CHUNKS, ChunkTemplate, learn_chunk
+from welldone.core import events as ev
+from welldone.core import sse
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import Event
+from welldone.core.lenient_json import decode_text
+from welldone.core.repair import EventRepairer
+from welldone.core.repair_log import RepairLog
+from welldone.core.request_facts import RequestFacts, read_request_facts
+from welldone.core.template import WORTHWHILE_CHUNKS, ChunkTemplate, learn_chunk
+from welldone.dialects.chat.reader import EventReader
+from welldone.dialects.chat.writer import split_chunk
 
 # Fast path for most of an answer: a chunk that differs from an earlier one only in its text is not parsed.
 #
@@ -69,7 +70,7 @@ class ChunkFastPath:
             and not (template and template.matches(frame))
         ):
             self._lessons_left -= 1
-            self._template = learn_chunk(frame, (b"", b""))
+            self._template = learn_chunk(split_chunk(frame), (b"", b""))
             self._index = events[0].index
         self._is_open = (
             self._template is not None and self._reader.is_idle and self._repair.can_use_fast_path(self._index)

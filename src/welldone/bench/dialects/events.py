@@ -4,13 +4,13 @@ from abc import abstractmethod
 
 from welldone.bench.dialects.base import MAX_MESSAGE_CHARS, BenchDialect, JsonBody, OutputKind, StreamTimer
 from welldone.bench.report import BenchRecord
-from welldone.protocol import sse
-from welldone.protocol.dialects.messages.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
-from welldone.protocol.dialects.messages.repair import MessagesRepairer
-from welldone.protocol.dialects.responses.emitter import CALL_TEXTS
-from welldone.protocol.dialects.responses.repair import ResponsesRepairer
-from welldone.protocol.dialects.same_dialect import PassthroughRepairer
-from welldone.protocol.envelope import Envelope
+from welldone.core import sse
+from welldone.core.envelope import Envelope
+from welldone.dialects.messages.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
+from welldone.dialects.messages.repair import MessagesRepairer
+from welldone.dialects.responses.emitter import CALL_TEXTS
+from welldone.dialects.responses.repair import ResponsesRepairer
+from welldone.dialects.same_dialect import PassthroughRepairer
 
 _MAX_PARTIAL_EVENT_BYTES = 4096  # of an incomplete event: one of a token has some hundred bytes
 

@@ -9,7 +9,7 @@ from itertools import cycle, islice
 
 import msgspec
 
-from welldone.protocol.events import Json
+from welldone.core.events import Json
 
 _ALTERNATIVES = tuple("abcdefghijklmnopqrstuvwxyz")
 

@@ -10,6 +10,16 @@ from itertools import count, zip_longest
 
 import msgspec
 
+from welldone.core import events as ev
+from welldone.core import sse
+from welldone.core.answer_format import KEEP_ALIVE, DialectWriter, TranslatedFormat
+from welldone.core.collect import collect
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import Event, Usage
+from welldone.core.request_facts import RequestFacts
+from welldone.dialects.chat.writer import ChunkFormat
+from welldone.dialects.gemini.writer import GeminiFormat, GeminiWriter
+from welldone.dialects.registry import DIALECTS
 from welldone.gateway.errors import invalid_request
 from welldone.mock.reference import choices
 from welldone.mock.reference.choices import MockChoice, count_tokens, tokenize, truncate_at_stop, truncate_to_limit
@@ -22,16 +32,6 @@ from welldone.mock.reference.schemas import (
 )
 from welldone.mock.reference.tool_calls import SchemaSampler, tool_calls_for
 from welldone.mock.script import JSON_HEADERS, MockChunk, MockReply
-from welldone.protocol import events as ev
-from welldone.protocol import sse
-from welldone.protocol.collect import collect
-from welldone.protocol.dialects.base import KEEP_ALIVE, DialectWriter, TranslatedFormat
-from welldone.protocol.dialects.chat import ChunkFormat
-from welldone.protocol.dialects.gemini.writer import GeminiFormat, GeminiWriter
-from welldone.protocol.dialects.registry import DIALECTS
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import Event, Usage
-from welldone.protocol.request_facts import RequestFacts
 from welldone.schemas.chat import GenerationBody, JsonObjectFormat, JsonSchemaFormat
 
 _KEEP_ALIVE_S = 10.0

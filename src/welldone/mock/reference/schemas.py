@@ -11,10 +11,10 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from welldone.core.events import Json
+from welldone.core.request_facts import CHAT_CHOICES_LIMIT
 from welldone.engines.capabilities import ModelCapabilities
 from welldone.gateway.errors import ApiError, invalid_request
-from welldone.protocol.events import Json
-from welldone.protocol.request_facts import CHAT_CHOICES_LIMIT
 from welldone.schemas import messages
 from welldone.schemas.chat import ChatRequest, CompletionRequest, GenerationBody, JsonSchemaFormat, ToolChoiceMode
 from welldone.schemas.messages import TOOLS_LIMIT, Function, NamedFunction

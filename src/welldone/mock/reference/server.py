@@ -12,19 +12,19 @@ from urllib.parse import parse_qs, unquote
 
 import msgspec
 
+from welldone.core.events import Json
+from welldone.core.json_budget import run_to_completion
+from welldone.dialects.gemini.objects import KEY_HEADER
+from welldone.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
+from welldone.dialects.messages.writer import MessagesFormat
+from welldone.dialects.responses.objects import ID_PREFIX, responses_usage_object
+from welldone.dialects.responses.writer import ResponsesFormat
 from welldone.gateway.errors import ApiError, ErrorFormat, invalid_request
 from welldone.mock.reference import schemas
 from welldone.mock.reference.responder import MockResponder
 from welldone.mock.reference.schemas import MockChatRequest
 from welldone.mock.script import MockChunk, MockReply, accept_socket, is_handshake, json_reply
 from welldone.mock.server import MockHttpRequest
-from welldone.protocol.dialects.gemini.objects import KEY_HEADER
-from welldone.protocol.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
-from welldone.protocol.dialects.messages.writer import MessagesFormat
-from welldone.protocol.dialects.responses.objects import ID_PREFIX, responses_usage_object
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.events import Json
-from welldone.protocol.json_budget import run_to_completion
 from welldone.server.requests.anthropic import anthropic_to_chat
 from welldone.server.requests.fields import read_body
 from welldone.server.requests.gemini import counted_request, gemini_to_chat, read_gemini_body

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from itertools import cycle, product
 from typing import Any, TypeGuard
 
+from welldone.core.events import Json
+from welldone.core.lenient_json import as_object
+from welldone.core.schema_check import resolve_reference
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.mock.reference.choices import MockToolCall, tokenize
 from welldone.mock.reference.schemas import MockChatRequest, MockCustomTool, MockToolChoice
-from welldone.protocol.events import Json
-from welldone.protocol.lenient_json import as_object
-from welldone.protocol.schema_check import resolve_reference
 from welldone.schemas.messages import Function, ToolMessage
 
 _NODES_LIMIT = 10_000

@@ -4,13 +4,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import cycle
 
+from welldone.core.catalog import RULES, Detection
 from welldone.mock.reference.server import MockHandler, ReferenceServer
 from welldone.mock.script import MockReply
 from welldone.mock.server import MockHttpRequest
 from welldone.mock.violations.behaviors import BEHAVIORS, DisconnectIgnoringServer
 from welldone.mock.violations.edits import MockExchange
 from welldone.mock.violations.page_examples import PageExampleServer
-from welldone.protocol.catalog import RULES, Detection
 
 
 def violating_handler(rule: str, reference: ReferenceServer) -> MockHandler:

@@ -8,13 +8,13 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from welldone.core.events import Json
 from welldone.gateway.errors import ApiError, ErrorFormat, invalid_request
 from welldone.mock.reference.schemas import MockChatRequest, MockCompletionRequest
 from welldone.mock.reference.server import RUNNING_GAUGE, ReferenceServer, render_error
 from welldone.mock.script import MockChunk, MockReply, is_handshake
 from welldone.mock.server import MockHttpRequest
 from welldone.mock.violations.edits import EVENT_STREAM, MockExchange, choice_text
-from welldone.protocol.events import Json
 from welldone.rules.view.choices import as_list, as_object
 from welldone.schemas.anthropic import AnthropicRequest
 from welldone.schemas.fields import describe_fields

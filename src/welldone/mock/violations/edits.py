@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
+from welldone.core import sse
+from welldone.core.events import Json
 from welldone.mock.reference.server import GEMINI_PATH, ReferenceServer
 from welldone.mock.script import MockChunk, MockReply
 from welldone.mock.server import MockHttpRequest
-from welldone.protocol import sse
-from welldone.protocol.events import Json
 from welldone.rules.trace import parse_object
 from welldone.rules.view.choices import as_list, as_object, as_text
 from welldone.rules.view.gemini import GeminiReplyView

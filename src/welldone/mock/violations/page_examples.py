@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
+from welldone.core import sse
+from welldone.core.events import Json
 from welldone.mock.reference.server import CORS_HEADERS, ReferenceServer
 from welldone.mock.script import MockChunk, MockReply, ReplyEnd, ReplyFraming
 from welldone.mock.server import MockHttpRequest
 from welldone.mock.violations.edits import MockExchange, choice_text, edit_chunks
-from welldone.protocol import sse
-from welldone.protocol.events import Json
 from welldone.rules.judge import judge
 from welldone.rules.rule_pages import read_examples
 from welldone.rules.trace import Trace

@@ -1,6 +1,6 @@
 """Checks, one module per group of rule families. `ALL_CHECKS` is in catalogue order."""
 
-from welldone.protocol.catalog import RULES
+from welldone.core.catalog import RULES
 from welldone.rules.checks import anthropic, content, envelope, errors, framing, gemini, responses, tools
 from welldone.rules.rule_check import RuleCheck
 

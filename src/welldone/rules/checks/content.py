@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import dropwhile, pairwise
 from typing import Any
 
-from welldone.protocol.catalog import ANY
+from welldone.core.catalog import ANY
 from welldone.rules import rule_check
 from welldone.rules.rule_check import CheckList, Violation, choice_objects, delta_objects, form_of
 from welldone.rules.view import choices

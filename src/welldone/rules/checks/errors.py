@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from welldone.protocol import sse
+from welldone.core import sse
 from welldone.rules.rule_check import CheckList, Violation
 from welldone.rules.view.choices import ChoiceView, as_object
 from welldone.rules.view.stream import MessageKind, StreamMessage, has_error_content

@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import accumulate, chain, groupby
 
-from welldone.protocol import sse
-from welldone.protocol.catalog import ANY
+from welldone.core import sse
+from welldone.core.catalog import ANY
 from welldone.rules.rule_check import CheckList, Violation
 from welldone.rules.view.stream import MessageKind, StreamMessage
 from welldone.rules.view.view import STREAM_KINDS, ReplyKind, TraceView, invalid_utf8

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from welldone.protocol import sse
+from welldone.core import sse
 from welldone.rules.checks.framing import truncated_reply
 from welldone.rules.rule_check import ACCEPTED, CheckList, Violation, accepted_if, member
 from welldone.rules.view import gemini

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from welldone.protocol import sse
+from welldone.core import sse
 
 
 class MessageKind(Enum):

@@ -5,7 +5,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from welldone.protocol import sse
+from welldone.core import sse
 from welldone.rules.trace import Trace
 from welldone.rules.view import anthropic, gemini, responses, stream
 from welldone.rules.view.anthropic import AnthropicStreamView

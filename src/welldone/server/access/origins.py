@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+from welldone.dialects.messages.objects import ANTHROPIC_VERSION_HEADER
 from welldone.gateway.errors import ApiError, invalid_request
-from welldone.protocol.dialects.messages.objects import ANTHROPIC_VERSION_HEADER
 
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,254})(?::(?P<port>[0-9]{0,5}))?")
 _ORIGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,31})://(?P<host>[^/?#@]{1,300})")

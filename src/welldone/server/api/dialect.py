@@ -12,19 +12,19 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from welldone.config.server import ServeSettings
+from welldone.core.answer_format import AnswerFormat
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Json
+from welldone.dialects.chat.deltas import REASONING_FIELDS
+from welldone.dialects.gemini.objects import METHOD_PATH
+from welldone.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
+from welldone.dialects.messages.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
+from welldone.dialects.messages.writer import MessagesFormat
+from welldone.dialects.ollama.writer import OllamaFormat
+from welldone.dialects.registry import DIALECTS
 from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.http.messages import HttpResponse
-from welldone.protocol.deltas import REASONING_FIELDS
-from welldone.protocol.dialects.base import AnswerFormat
-from welldone.protocol.dialects.gemini.objects import METHOD_PATH
-from welldone.protocol.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
-from welldone.protocol.dialects.messages.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
-from welldone.protocol.dialects.messages.writer import MessagesFormat
-from welldone.protocol.dialects.ollama import OllamaFormat
-from welldone.protocol.dialects.registry import DIALECTS
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Json
 from welldone.server.api.models import format_timestamp
 from welldone.server.context import RequestContext, json_response, random_hex
 from welldone.server.generation.pipelines import GenerationRequest, with_reasoning_fields

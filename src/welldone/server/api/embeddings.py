@@ -14,6 +14,7 @@ import msgspec
 
 from welldone.config.model import ModelSettings
 from welldone.config.server import ServeSettings
+from welldone.core.events import Json
 from welldone.engines.capabilities import ModelCapabilities
 from welldone.engines.errors import EngineError
 from welldone.engines.supervisor import LocalModel
@@ -22,7 +23,6 @@ from welldone.gateway.error_mapping import context_length_exceeded, engine_unava
 from welldone.gateway.errors import ApiError
 from welldone.gateway.queue import RequestQueue
 from welldone.http.messages import HttpResponse
-from welldone.protocol.events import Json
 from welldone.schemas import utilities as schema
 from welldone.schemas.utilities import EmbeddingsRequest
 from welldone.server.api.dialect import count_upstream, vllm_tokenize_body

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 import msgspec
 
 from welldone.config.settings import SettingsError
+from welldone.core.events import Json
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.http.messages import HttpResponse
-from welldone.protocol.events import Json
 from welldone.schemas.utilities import AddKeyRequest
 from welldone.server.access.key_storage import (
     KeyExistsError,

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from welldone.core.events import Json
 from welldone.engines.errors import EngineError
 from welldone.engines.plan import context_per_request
 from welldone.engines.supervisor import LocalModel, ModelState
@@ -16,7 +17,6 @@ from welldone.gateway.backends import LocalBackend
 from welldone.gateway.error_mapping import engine_unavailable
 from welldone.gateway.errors import ApiError, ErrorFormat, invalid_request
 from welldone.http.messages import HttpResponse
-from welldone.protocol.events import Json
 from welldone.schemas.utilities import LoadRequest
 from welldone.server.context import RequestContext, json_response
 from welldone.server.generation.targets import BackendResolver

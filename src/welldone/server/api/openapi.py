@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 import welldone
+from welldone.core.events import Json
+from welldone.dialects.messages.objects import STOP_REASONS
 from welldone.gateway.errors import ERROR_TYPES
-from welldone.protocol.dialects.messages.objects import STOP_REASONS
-from welldone.protocol.events import Json
 from welldone.schemas import anthropic, chat, gemini, ollama, responses, utilities
 from welldone.schemas.fields import EMPTY_VALUES, FieldHandling, describe_fields
 from welldone.server.generation.passthrough import PASSTHROUGH_ENDPOINTS

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from welldone.core.events import Json
+from welldone.core.sse import Frame, SseDecoder
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.http.messages import HttpRequest, HttpResponse, RequestHeaders, StreamingResponse
 from welldone.http.websocket import VERSION, CloseCode, HandshakeError, WebSocket, is_handshake
-from welldone.protocol.events import Json
-from welldone.protocol.sse import Frame, SseDecoder
 from welldone.schemas.responses import SocketEvent
 from welldone.server.api.response_store import ResponseStore
 from welldone.server.context import RequestContext, random_hex, response_headers, server_busy, upgrade_required

@@ -20,8 +20,8 @@ from typing import TypeAlias
 import msgspec
 
 from welldone.config.server import ServeSettings
-from welldone.protocol.events import Json
-from welldone.protocol.json_budget import SMALL_TEXT_BYTES, decode_unlimited_in_steps
+from welldone.core.events import Json
+from welldone.core.json_budget import SMALL_TEXT_BYTES, decode_unlimited_in_steps
 from welldone.server.access.store import STORE_RETRY_S, RefusedError, ResponseLimits, SharedStore, StoreUnavailableError
 from welldone.server.observe.workers import WorkerQuery, WorkerSync
 

@@ -9,21 +9,21 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from welldone.gateway.backends import LocalBackend, UpstreamBackend
-from welldone.gateway.errors import ApiError, internal_error, invalid_request
-from welldone.http.messages import HttpResponse
-from welldone.http.turns import run_cooperatively
-from welldone.protocol.dialects.registry import DIALECTS
-from welldone.protocol.dialects.responses.objects import (
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import ChoiceStart, Finish, Json, Usage
+from welldone.core.lenient_json import as_object
+from welldone.dialects.registry import DIALECTS
+from welldone.dialects.responses.objects import (
     RESPONSE_DEFAULTS,
     parse_responses_usage,
     response_error_object,
     response_object,
 )
-from welldone.protocol.dialects.responses.writer import ResponsesFormat
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import ChoiceStart, Finish, Json, Usage
-from welldone.protocol.lenient_json import as_object
+from welldone.dialects.responses.writer import ResponsesFormat
+from welldone.gateway.backends import LocalBackend, UpstreamBackend
+from welldone.gateway.errors import ApiError, internal_error, invalid_request
+from welldone.http.messages import HttpResponse
+from welldone.http.turns import run_cooperatively
 from welldone.schemas.errors import shorten_value
 from welldone.schemas.responses import (
     ITEMS_LIMIT,

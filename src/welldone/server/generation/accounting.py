@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from welldone.protocol.catalog import RULES, Severity
-from welldone.protocol.continuation import ContinuationWay
-from welldone.protocol.events import Usage
+from welldone.core.catalog import RULES, Severity
+from welldone.core.continuation import ContinuationWay
+from welldone.core.events import Usage
 from welldone.server.access.limits import RateLimiter
 from welldone.server.context import RequestContext
 from welldone.server.generation.answer import Answer

@@ -11,19 +11,19 @@ from functools import partial
 
 import msgspec
 
+from welldone.core.continuation import Continuation, ContinuationWay
+from welldone.core.envelope import Envelope
+from welldone.core.events import Json
+from welldone.core.fields import BROKEN_OFF
+from welldone.core.request_facts import RepairOptions
+from welldone.core.state import PartState
+from welldone.dialects.registry import DIALECTS
 from welldone.gateway.backends import Backend, BackendLease
 from welldone.gateway.error_mapping import AttemptFailure, reply_too_large
 from welldone.gateway.errors import ApiError, internal_error
 from welldone.gateway.upstream import dialect_headers
 from welldone.http.messages import HttpResponse
 from welldone.http.turns import next_turn
-from welldone.protocol.continuation import Continuation, ContinuationWay
-from welldone.protocol.dialects.registry import DIALECTS
-from welldone.protocol.envelope import Envelope
-from welldone.protocol.events import Json
-from welldone.protocol.fields import BROKEN_OFF
-from welldone.protocol.request_facts import RepairOptions
-from welldone.protocol.state import PartState
 from welldone.server.context import RequestContext, response_headers
 from welldone.server.generation.answer_pipeline import AnswerPipeline
 from welldone.server.generation.attempt import AttemptStage, StreamObserver, UpstreamAttempt, classify_failure

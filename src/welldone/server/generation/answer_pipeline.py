@@ -5,19 +5,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from welldone.protocol import sse
-from welldone.protocol.continuation import Continuation, Delivered
-from welldone.protocol.dialects.same_dialect import PassthroughRepairer
-from welldone.protocol.envelope import Envelope
-from welldone.protocol.events import Failure
-from welldone.protocol.fast_path import FastPath
-from welldone.protocol.part import StreamPart
-from welldone.protocol.pipeline import BufferedPipeline, Pipeline, StreamPipeline
-from welldone.protocol.replay import AnyPipeline
-from welldone.protocol.request_facts import DEFAULT_OPTIONS, RepairOptions
-from welldone.protocol.state import PartState
-from welldone.protocol.stream_template import RECORDED_LIMIT_BYTES, TemplatedStream, TemplateSlot
+from welldone.core import sse
+from welldone.core.continuation import Continuation, Delivered
+from welldone.core.envelope import Envelope
+from welldone.core.events import Failure
+from welldone.core.request_facts import DEFAULT_OPTIONS, RepairOptions
+from welldone.core.state import PartState
+from welldone.dialects.same_dialect import PassthroughRepairer
 from welldone.server.inspector.captures import PipelineFactory, StreamCapture
+from welldone.stream.fast_path import FastPath
+from welldone.stream.part import StreamPart
+from welldone.stream.pipeline import BufferedPipeline, Pipeline, StreamPipeline
+from welldone.stream.replay import AnyPipeline
+from welldone.stream.stream_template import RECORDED_LIMIT_BYTES, TemplatedStream, TemplateSlot
 
 _EVENT_STREAM_HEADERS = dict(sse.HEADERS)
 

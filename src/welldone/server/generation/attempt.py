@@ -11,6 +11,9 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from welldone.core.events import Failure
+from welldone.core.json_budget import STEPWISE_LIMIT_BYTES
+from welldone.core.template import TransferFraming
 from welldone.gateway import error_mapping
 from welldone.gateway.backends import BackendLease
 from welldone.gateway.error_mapping import OVERLOAD_CODES, AttemptFailure
@@ -19,13 +22,10 @@ from welldone.gateway.upstream import OUTCOME_UNFINISHED
 from welldone.http.client import Exchange, split_chunk_framing
 from welldone.http.connect import HttpClientError
 from welldone.http.messages import StreamingResponse
-from welldone.protocol.events import Failure
-from welldone.protocol.fast_path import FastPath
-from welldone.protocol.json_budget import STEPWISE_LIMIT_BYTES
-from welldone.protocol.stream_template import TemplatedStream
-from welldone.protocol.template import TransferFraming
 from welldone.server.generation.token_cost import OutputTokenEstimator
 from welldone.server.observe.counters import StreamTimes
+from welldone.stream.fast_path import FastPath
+from welldone.stream.stream_template import TemplatedStream
 
 _TURN_S = 0.005  # time slice for parsing a whole reply; a single step may take longer
 _STATUS_BY_ERROR = {

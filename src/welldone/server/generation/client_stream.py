@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum, auto
 from typing import Protocol
 
+from welldone.core.answer_format import KEEP_ALIVE
+from welldone.core.repair_log import RepairResult
 from welldone.gateway.error_mapping import ERROR_LIMIT_BYTES, AttemptFailure, client_too_slow
 from welldone.http.messages import HttpRequest, StreamingResponse
-from welldone.protocol.dialects.base import KEEP_ALIVE
-from welldone.protocol.repair_log import RepairResult
 from welldone.server.observe.counters import StreamTimes
 
 EARLY_LIMIT_BYTES = ERROR_LIMIT_BYTES

@@ -1,6 +1,6 @@
 """Continuation of answers by other attempts: which way a backend supports, the request for the rest, and the record.
 
-`protocol/continuation.py` decides and checks; this module knows settings and backends, and counts tokens.
+`core/continuation.py` decides and checks; this module knows settings and backends, and counts tokens.
 """
 
 import logging
@@ -8,11 +8,7 @@ from functools import partial
 
 import msgspec
 
-from welldone.engines.supervisor import ModelState
-from welldone.gateway.backends import Backend, BackendLease, LocalBackend
-from welldone.gateway.error_mapping import AttemptFailure
-from welldone.gateway.upstream import Upstream
-from welldone.protocol.continuation import (
+from welldone.core.continuation import (
     Continuation,
     ContinuationWay,
     Delivered,
@@ -21,8 +17,12 @@ from welldone.protocol.continuation import (
     plan_continuation,
     survives_failure,
 )
-from welldone.protocol.events import Json
-from welldone.protocol.lenient_json import as_positive_int
+from welldone.core.events import Json
+from welldone.core.lenient_json import as_positive_int
+from welldone.engines.supervisor import ModelState
+from welldone.gateway.backends import Backend, BackendLease, LocalBackend
+from welldone.gateway.error_mapping import AttemptFailure
+from welldone.gateway.upstream import Upstream
 from welldone.server.generation.retry import INPUT_TOKENS_PATH, JsonRequest
 from welldone.server.observe import log
 from welldone.server.observe.counters import StreamTimes

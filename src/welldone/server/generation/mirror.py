@@ -18,16 +18,16 @@ from typing import Any, cast
 import msgspec
 
 from welldone.config.upstream import parse_mirror
+from welldone.core.collect import collect
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Event, Json
+from welldone.core.text_filters import TextMode, ThinkMode
+from welldone.dialects.registry import SAME_DIALECT_ENDPOINTS
 from welldone.gateway.backends import BackendLease
 from welldone.gateway.upstream import Upstream
 from welldone.http.client import BufferedResponse, fetch
 from welldone.http.connect import HttpClientError
 from welldone.library.reading import parse
-from welldone.protocol.collect import collect
-from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Event, Json
-from welldone.protocol.text_filters import TextMode, ThinkMode
 from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 from welldone.server.generation.attempt import StreamObserver

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from welldone.config.server import ServeSettings
+from welldone.core.events import Json
 from welldone.gateway import error_mapping
 from welldone.gateway.backends import Backend, BackendLease, LocalBackend, root_address
 from welldone.gateway.error_mapping import CLIENT_DISCONNECTED, ERROR_LIMIT_BYTES, OUTCOME_TIMEOUT, AttemptFailure
@@ -22,7 +23,6 @@ from welldone.http.client import Exchange
 from welldone.http.connect import HttpClientError
 from welldone.http.messages import HttpResponse
 from welldone.http.turns import run_cooperatively
-from welldone.protocol.events import Json
 from welldone.server.context import RequestContext, Route, RouteHandler, check_encoding
 from welldone.server.generation.client_stream import ClientStream, Source
 from welldone.server.generation.recovery import AttemptOutput, Recovery

@@ -7,21 +7,21 @@ from typing import Any, cast
 
 import msgspec
 
+from welldone.core.answer_format import AnswerFormat
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import Json
+from welldone.core.json_tool_calls import callable_tools
+from welldone.core.request_facts import DEFAULT_OPTIONS, RepairOptions, has_plain_text, think_mode_for
+from welldone.core.text_filters import TextMode, ThinkMode
+from welldone.dialects.chat.deltas import REASONING_FIELDS
+from welldone.dialects.registry import SAME_DIALECT_ENDPOINTS, passthrough_repairer_for
 from welldone.gateway.backends import Backend, BackendLease
 from welldone.gateway.error_mapping import sanitize_failure, unfinished_upstream
 from welldone.gateway.upstream import Upstream
-from welldone.protocol.deltas import REASONING_FIELDS
-from welldone.protocol.dialects.base import AnswerFormat
-from welldone.protocol.dialects.registry import SAME_DIALECT_ENDPOINTS, passthrough_repairer_for
-from welldone.protocol.envelope import Endpoint, Envelope
-from welldone.protocol.events import Json
-from welldone.protocol.fan_out import FanOut
-from welldone.protocol.json_tool_calls import callable_tools
-from welldone.protocol.pipeline import BufferedPipeline, StreamPipeline
-from welldone.protocol.replay import AnyPipeline
-from welldone.protocol.request_facts import DEFAULT_OPTIONS, RepairOptions, has_plain_text, think_mode_for
-from welldone.protocol.text_filters import TextMode, ThinkMode
 from welldone.server.requests.fields import ValidatedRequest
+from welldone.stream.fan_out import FanOut
+from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
+from welldone.stream.replay import AnyPipeline
 
 # The field of a chat delta that carries reasoning. OpenAI's API has none. Most clients read DeepSeek's
 # `reasoning_content`; `reasoning` is OpenRouter's, and vLLM's since 2026. Some clients show the text twice if both are

@@ -9,6 +9,10 @@ from typing import Any, Protocol
 
 import msgspec
 
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Json
+from welldone.core.json_budget import decode_in_steps
+from welldone.dialects.registry import DIALECTS
 from welldone.engines.errors import EngineError
 from welldone.gateway import error_mapping
 from welldone.gateway.backends import Backend, BackendLease, root_address
@@ -18,10 +22,6 @@ from welldone.gateway.upstream import dialect_headers
 from welldone.http.client import BufferingReceiver, Exchange
 from welldone.http.connect import HttpClientError
 from welldone.http.turns import run_cooperatively
-from welldone.protocol.dialects.registry import DIALECTS
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Json
-from welldone.protocol.json_budget import decode_in_steps
 from welldone.server.generation.recovery import AttemptOutput, Continue, GiveUp, Recovery, decide
 from welldone.server.observe.tracing import RequestTrace
 

@@ -9,14 +9,14 @@ from typing import TypeVar
 
 import msgspec
 
+from welldone.core import sse
+from welldone.core.events import Json
 from welldone.engines.capabilities import ModelCapabilities
 from welldone.engines.supervisor import LocalModel
 from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.gateway.errors import ApiError
 from welldone.http.messages import HttpResponse
 from welldone.http.turns import run_cooperatively
-from welldone.protocol import sse
-from welldone.protocol.events import Json
 from welldone.server.context import RequestContext, check_encoding
 from welldone.server.generation.accounting import Accounting
 from welldone.server.generation.answer import Answer

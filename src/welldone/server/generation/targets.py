@@ -7,13 +7,13 @@ from functools import lru_cache
 import msgspec
 
 from welldone.config.settings import did_you_mean
+from welldone.core.events import Json
 from welldone.gateway import routing
 from welldone.gateway.backends import LocalBackend, UpstreamBackend
 from welldone.gateway.error_mapping import AttemptFailure
 from welldone.gateway.errors import ApiError
 from welldone.gateway.queue import RequestQueue
 from welldone.gateway.upstream import Upstream
-from welldone.protocol.events import Json
 from welldone.server.context import RequestContext
 from welldone.server.parts import ServerParts
 from welldone.server.requests import fields

@@ -5,7 +5,7 @@ A stream that a client aborts has no usage chunk, but the upstream has generated
 
 import msgspec
 
-from welldone.protocol.events import Json, Usage
+from welldone.core.events import Json, Usage
 
 _TOKEN_BYTES = 4
 """OpenAI's rule of thumb for English. The JSON syntax of a request is counted too: it is small beside long texts."""

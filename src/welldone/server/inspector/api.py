@@ -9,9 +9,9 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from welldone.core.catalog import RULES
 from welldone.gateway.errors import ApiError, invalid_request
 from welldone.http.messages import HttpResponse
-from welldone.protocol.catalog import RULES
 from welldone.rules.rule_pages import read_page
 from welldone.server.context import RequestContext, Route, RouteHandler, json_response
 from welldone.server.inspector import lint

@@ -15,13 +15,13 @@ from typing import TypeAlias
 
 import msgspec
 
+from welldone.core.continuation import Continuation, ContinuationWay
+from welldone.core.events import Failure, KeepAlive
+from welldone.core.request_facts import RepairOptions
 from welldone.http.redaction import SecretRedactor
-from welldone.protocol.continuation import Continuation, ContinuationWay
-from welldone.protocol.events import Failure, KeepAlive
-from welldone.protocol.replay import AnyPipeline, StreamReplay, StreamReplayStep
-from welldone.protocol.request_facts import RepairOptions
 from welldone.server.inspector.steps import StepView, step_view
 from welldone.server.observe.recording import SAFE_HEADERS
+from welldone.stream.replay import AnyPipeline, StreamReplay, StreamReplayStep
 
 CAPTURE_HEADER = "x-welldone-tape"
 """Request header with which a page requests a capture; its value becomes the id of the capture."""

@@ -17,13 +17,10 @@ from typing import Any
 
 import msgspec
 
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Json
+from welldone.core.fields import openai_error_object, usage_object
 from welldone.gateway.errors import ApiError, invalid_request
-from welldone.protocol.dialects.chat import openai_error_object
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Json
-from welldone.protocol.fields import usage_object
-from welldone.protocol.pipeline import StreamPipeline, make_pipeline
-from welldone.protocol.replay import StreamReplay, StreamReplayStep
 from welldone.rules import trace as traces
 from welldone.rules.judge import LintFinding, has_content, judge
 from welldone.rules.trace import Trace
@@ -32,6 +29,8 @@ from welldone.server.inspector.children import start_child
 from welldone.server.inspector.steps import StepView, step_view
 from welldone.server.requests import fields
 from welldone.server.requests.fields import read_body
+from welldone.stream.pipeline import StreamPipeline, make_pipeline
+from welldone.stream.replay import StreamReplay, StreamReplayStep
 
 LINT_LIMIT_BYTES = 4 * 2**20
 """The longest capture. Linting it takes about two seconds; `welldone lint` has no such limit."""

@@ -16,12 +16,12 @@ import msgspec
 from msgspec.structs import replace
 
 from welldone import __version__
+from welldone.core.catalog import RULES
 from welldone.engines.supervisor import LocalModel, ModelState
 from welldone.gateway.errors import ApiError
 from welldone.gateway.queue import RequestQueue
 from welldone.gateway.upstream import Upstream
 from welldone.http.messages import HttpResponse
-from welldone.protocol.catalog import RULES
 from welldone.server.access.limits import RateLimitStatus, UsageTotals
 from welldone.server.api import models
 from welldone.server.context import RequestContext, json_response

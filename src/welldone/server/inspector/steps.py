@@ -7,12 +7,12 @@ from sys import getsizeof
 
 import msgspec
 
+from welldone.core.catalog import RULES
+from welldone.core.events import Event, Failure, Json
+from welldone.core.lenient_json import clean_unicode
+from welldone.core.repair_log import RepairEntry
 from welldone.http.redaction import SecretRedactor
-from welldone.protocol.catalog import RULES
-from welldone.protocol.events import Event, Failure, Json
-from welldone.protocol.lenient_json import clean_unicode
-from welldone.protocol.repair_log import RepairEntry
-from welldone.protocol.replay import StreamReplayStep
+from welldone.stream.replay import StreamReplayStep
 
 _OWN_EVENT_TYPES = {"ChoiceStart": "opening", "UnknownFields": "extra"}
 """Types of events for the page. The others are the names of their classes, in snake case."""

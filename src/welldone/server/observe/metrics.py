@@ -20,8 +20,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from welldone import __version__
+from welldone.core.catalog import RULES, Severity
 from welldone.gateway.queue import RequestQueue
-from welldone.protocol.catalog import RULES, Severity
 from welldone.server.observe.counters import (
     INTER_TOKEN_BUCKETS_S,
     Histogram,

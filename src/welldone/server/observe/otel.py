@@ -29,10 +29,10 @@ from opentelemetry.trace import (
 )
 
 import welldone
+from welldone.core.catalog import RULES
 from welldone.gateway.backends import AttemptTrace, BackendLease
 from welldone.gateway.error_mapping import CLIENT_DISCONNECTED
 from welldone.http.messages import HttpRequest
-from welldone.protocol.catalog import RULES
 from welldone.server.context import random_hex
 from welldone.server.observe import log
 from welldone.server.observe.log import RequestLogEntry

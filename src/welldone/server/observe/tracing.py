@@ -10,9 +10,9 @@ from typing import Protocol
 
 import msgspec
 
+from welldone.core.repair_log import RepairEntry
 from welldone.gateway.backends import AttemptTrace, BackendLease
 from welldone.http.messages import HttpRequest
-from welldone.protocol.repair_log import RepairEntry
 from welldone.server.observe.log import RequestLogEntry
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"

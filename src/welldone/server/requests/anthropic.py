@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from welldone.core.events import Json
 from welldone.gateway.errors import ApiError, invalid_request
-from welldone.protocol.events import Json
 from welldone.schemas import anthropic as schema
 from welldone.schemas.errors import string_or_type_name
 from welldone.server.requests import fields

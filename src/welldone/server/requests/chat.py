@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from welldone.config.model import ModelSettings
+from welldone.core.events import Json
+from welldone.core.request_facts import read_request_facts
 from welldone.engines.capabilities import ModelCapabilities
 from welldone.gateway.errors import ApiError, invalid_request
-from welldone.protocol.events import Json
-from welldone.protocol.request_facts import read_request_facts
 from welldone.schemas import chat as chat_schema
 from welldone.schemas import messages as schema
 from welldone.schemas.chat import ChatRequest, CompletionRequest

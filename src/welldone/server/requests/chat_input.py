@@ -6,10 +6,10 @@ Only what a translation needs is checked; the upstream validates the values.
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
+from welldone.core.answer_format import CUSTOM_INPUT_MEMBER
+from welldone.core.events import Json
+from welldone.core.lenient_json import as_list, as_object
 from welldone.gateway.errors import ApiError
-from welldone.protocol.dialects.base import CUSTOM_INPUT_MEMBER
-from welldone.protocol.events import Json
-from welldone.protocol.lenient_json import as_list, as_object
 from welldone.schemas.errors import string_or_type_name
 from welldone.server.requests import fields
 

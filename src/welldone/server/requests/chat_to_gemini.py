@@ -8,11 +8,11 @@ import mimetypes
 import re
 from functools import partial
 
-from welldone.protocol.collect import REASONING_DETAILS
-from welldone.protocol.dialects.gemini import objects
-from welldone.protocol.events import Json
-from welldone.protocol.json_budget import exceeds_blocking_budget
-from welldone.protocol.lenient_json import as_list, as_object
+from welldone.core.collect import REASONING_DETAILS
+from welldone.core.events import Json
+from welldone.core.json_budget import exceeds_blocking_budget
+from welldone.core.lenient_json import as_list, as_object
+from welldone.dialects.gemini import objects
 from welldone.server.requests import chat_input, fields
 from welldone.server.requests.chat_input import ChatInput, Located
 from welldone.server.requests.gemini import RESULT_MEMBER

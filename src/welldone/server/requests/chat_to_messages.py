@@ -6,11 +6,11 @@ them. docs/dialects.md lists what is not carried.
 
 import re
 
-from welldone.protocol.collect import REASONING_DETAILS
-from welldone.protocol.dialects.messages import objects
-from welldone.protocol.dialects.messages.reader import THINKING_FORMAT
-from welldone.protocol.events import Json
-from welldone.protocol.lenient_json import as_list, as_object
+from welldone.core.collect import REASONING_DETAILS
+from welldone.core.events import Json
+from welldone.core.lenient_json import as_list, as_object
+from welldone.dialects.messages import objects
+from welldone.dialects.messages.reader import THINKING_FORMAT
 from welldone.server.requests import chat_input, fields
 from welldone.server.requests.chat_input import ChatInput, Located
 

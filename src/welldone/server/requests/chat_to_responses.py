@@ -4,10 +4,10 @@ Fields that chat does not define are forwarded, so that clients can send `reason
 validates them. docs/dialects.md lists what is not carried.
 """
 
-from welldone.protocol.collect import REASONING_DETAILS
-from welldone.protocol.dialects.responses.reader import REASONING_FORMAT
-from welldone.protocol.events import Json
-from welldone.protocol.lenient_json import as_list, as_object
+from welldone.core.collect import REASONING_DETAILS
+from welldone.core.events import Json
+from welldone.core.lenient_json import as_list, as_object
+from welldone.dialects.responses.reader import REASONING_FORMAT
 from welldone.schemas.responses import INCLUDE_LOGPROBS
 from welldone.server.requests import chat_input, fields
 from welldone.server.requests.chat_input import ChatInput, Located

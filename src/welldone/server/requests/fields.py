@@ -9,11 +9,11 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
+from welldone.core import json_budget
+from welldone.core.events import Json
+from welldone.core.request_facts import RequestFacts
+from welldone.core.text_tool_calls import ForcedToolCall
 from welldone.gateway.errors import ApiError, invalid_request
-from welldone.protocol import json_budget
-from welldone.protocol.events import Json
-from welldone.protocol.request_facts import RequestFacts
-from welldone.protocol.text_tool_calls import ForcedToolCall
 from welldone.schemas import errors
 from welldone.schemas.errors import FieldError
 from welldone.schemas.fields import FieldHandling, FieldInfo, describe_fields

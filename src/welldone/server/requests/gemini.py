@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
+from welldone.core.events import Json
+from welldone.core.lenient_json import as_list, as_object
+from welldone.dialects.gemini.objects import signature_fields
 from welldone.gateway.errors import invalid_request
-from welldone.protocol.dialects.gemini.objects import signature_fields
-from welldone.protocol.events import Json
-from welldone.protocol.lenient_json import as_list, as_object
 from welldone.schemas import gemini as schema
 from welldone.schemas.gemini import camel_case_name
 from welldone.server.requests import fields

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from welldone.core.events import Json
 from welldone.gateway.errors import ApiError, invalid_request
-from welldone.protocol.events import Json
 from welldone.schemas.chat import ALTERNATIVES_LIMIT
 from welldone.schemas.errors import json_type_name, shorten_value
 from welldone.server.requests import json_schema_cost as cost

@@ -20,8 +20,8 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from welldone.core.events import Json
 from welldone.gateway.errors import ApiError
-from welldone.protocol.events import Json
 from welldone.schemas.chat import ALTERNATIVES_LIMIT
 
 REFERENCE_CHAIN_LIMIT = 32

@@ -5,7 +5,7 @@ from itertools import count
 
 import msgspec
 
-from welldone.protocol.events import Json
+from welldone.core.events import Json
 from welldone.schemas.ollama import OllamaChatRequest, OllamaGenerateRequest, OllamaMessage, OllamaRequest
 from welldone.server.requests import fields
 

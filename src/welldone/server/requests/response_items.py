@@ -14,10 +14,10 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from welldone.core.events import Json
+from welldone.core.json_budget import decode_unlimited_in_steps
+from welldone.core.lenient_json import as_list, as_object
 from welldone.gateway.errors import ApiError, invalid_request
-from welldone.protocol.events import Json
-from welldone.protocol.json_budget import decode_unlimited_in_steps
-from welldone.protocol.lenient_json import as_list, as_object
 from welldone.schemas import responses as schema
 from welldone.schemas.errors import shorten_value, string_or_type_name
 from welldone.schemas.messages import RefusalPart

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from welldone.core.events import Json
 from welldone.gateway.errors import invalid_request
-from welldone.protocol.events import Json
 from welldone.schemas import responses as schema
 from welldone.schemas.errors import shorten_value
 from welldone.schemas.fields import describe_fields

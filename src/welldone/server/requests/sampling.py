@@ -6,9 +6,9 @@ from typing import TypeVar
 
 import msgspec
 
+from welldone.core.events import Json
 from welldone.engines.capabilities import ModelCapabilities
 from welldone.gateway.errors import ApiError, invalid_request
-from welldone.protocol.events import Json
 from welldone.schemas import chat as schema
 from welldone.schemas.chat import GenerationBody, JsonObjectFormat, JsonSchemaFormat
 from welldone.schemas.errors import shorten_value

@@ -2,7 +2,7 @@
 
 For a required call llama.cpp allows free text first and ignores the name of the function. So the model is forced to
 write JSON: its chat template lists the tools (or a system message, if the template has no tools), and a schema
-constrains the answer. `protocol/text_tool_calls.py` converts the text into tool calls.
+constrains the answer. `core/text_tool_calls.py` converts the text into tool calls.
 
 Images and audio are inline data only, validated before a decoder reads them. The server never fetches a URL for a
 client: that would let clients reach the server's network (SSRF).
@@ -14,10 +14,10 @@ from typing import get_args
 
 import msgspec
 
+from welldone.core.events import Json
+from welldone.core.text_tool_calls import ForcedToolCall
 from welldone.engines.capabilities import ModelCapabilities
 from welldone.gateway.errors import ApiError, invalid_request
-from welldone.protocol.events import Json
-from welldone.protocol.text_tool_calls import ForcedToolCall
 from welldone.schemas.chat import ChatRequest, ToolChoiceMode
 from welldone.schemas.errors import shorten_value
 from welldone.schemas.messages import AllowedTools, AudioPart, ImagePart, NamedFunction, ToolChoiceObject

@@ -9,9 +9,9 @@ from collections.abc import Generator
 
 import msgspec
 
+from welldone.core.events import Json
+from welldone.core.request_facts import COMPLETIONS_CHOICES_LIMIT, read_request_facts
 from welldone.gateway.errors import ApiError, invalid_request
-from welldone.protocol.events import Json
-from welldone.protocol.request_facts import COMPLETIONS_CHOICES_LIMIT, read_request_facts
 from welldone.schemas.chat import ModelRequest, SameDialectRequest, UpstreamRequest
 from welldone.server.requests import fields
 from welldone.server.requests.fields import ValidatedRequest, read_body_in_steps

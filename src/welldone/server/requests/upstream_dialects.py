@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from welldone.protocol.collect import REASONING_DETAILS
-from welldone.protocol.envelope import Endpoint
-from welldone.protocol.events import Json
+from welldone.core.collect import REASONING_DETAILS
+from welldone.core.envelope import Endpoint
+from welldone.core.events import Json
 from welldone.server.requests import chat_input, chat_to_gemini, chat_to_messages, chat_to_responses, fields
 from welldone.server.requests.fields import ValidatedRequest
 
@@ -36,7 +36,7 @@ UPSTREAM_DIALECTS = {
         chat_to_gemini.chat_to_gemini, chat_to_gemini.IGNORED_FIELDS, lambda _: True, ("name",)
     ),
 }
-"""By dialect of the upstream. `protocol.dialects.registry` has all that does not depend on a request."""
+"""By dialect of the upstream. `dialects.registry` has all that does not depend on a request."""
 
 _COMPLETIONS_ONLY = {
     "echo": "it cannot repeat the prompt.",

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 
 from welldone.config.server import ServeSettings
+from welldone.core import sse
 from welldone.gateway.errors import ApiError, internal_error, invalid_request, shutting_down
 from welldone.gateway.stream_endings import error_ending, server_gone
 from welldone.http.messages import HttpRequest, HttpResponse, StreamingResponse
-from welldone.protocol import sse
 from welldone.rules.trace import guess_endpoint
 from welldone.schemas.errors import shorten_value
 from welldone.server.access.store import StoreUnavailableError

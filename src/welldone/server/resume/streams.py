@@ -14,9 +14,9 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from welldone.config.server import ServeSettings
+from welldone.core import sse
+from welldone.core.answer_format import KEEP_ALIVE
 from welldone.gateway.errors import ApiError
-from welldone.protocol import sse
-from welldone.protocol.dialects.base import KEEP_ALIVE
 
 BATCH_BYTES = 64 * 1024
 """Events that a reader takes at once: asyncio's own high-water mark of a connection."""

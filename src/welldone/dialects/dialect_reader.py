@@ -1,0 +1,131 @@
+"""Reader of the streams of a dialect other than chat: its repairer, with an emitter that makes events.
+
+The repairer handles all that a server of the dialect may do wrong, and records it. A further dialect needs a
+`PassthroughRepairer` whose emitter is an `EventSink`; `registry` names it.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import ClassVar
+
+from welldone.core import events as ev
+from welldone.core import sse
+from welldone.core.collect import REASONING_DETAILS
+from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import Event, Failure
+from welldone.core.finish_reasons import finish_reason_for, interrupted_failure
+from welldone.core.repair_log import RepairLog
+from welldone.core.request_facts import RequestFacts
+from welldone.dialects.chat.reader import EventReader
+from welldone.dialects.same_dialect import PassthroughRepairer
+
+
+class EventSink:
+    """What an emitter of events has beside the methods of its dialect's emitter."""
+
+    def __init__(self, fallback: Envelope, endpoint: Endpoint) -> None:
+        self.events: list[Event] = []
+        """Events since they were last taken."""
+        self.envelope: Envelope | None = None
+        """Set with the first event of the answer."""
+        self.failure: Failure | None = None
+        """Set if the end of the answer has no equivalent."""
+        self._fallback = fallback
+        self._endpoint = endpoint
+        self._started: set[int] = set()  # choices
+        self._detail_counts: Counter[int] = Counter()
+
+    def _ensure_choice(self, index: int = 0) -> None:
+        """Start a choice with its first content: an error before it becomes an HTTP status."""
+        if self.envelope is None:
+            self.envelope = self._fallback
+        if index not in self._started:
+            self._started.add(index)
+            self.events.append(ev.ChoiceStart(index))
+
+    def _add_detail(self, choice: int = 0, **members: object) -> None:
+        """Make the event for a block of signed or encrypted reasoning."""
+        details = [{**members, "index": self._detail_counts[choice]}]
+        self._detail_counts[choice] += 1
+        fields = {REASONING_DETAILS: details}
+        self.events.append(ev.UnknownFields(choice, ev.FieldLocation.DELTA, fields, in_own_chunk=True))
+
+
+def finish_reason_or_failure(word: str, endpoint: Endpoint, field: str) -> str | Failure:
+    """Return the finish reason for a word of the server, or the failure of an answer that counts as interrupted."""
+    return finish_reason_for(word, endpoint) or interrupted_failure(word, field=field)
+
+
+class DialectReader(EventReader):
+    """Reads one stream or reply. `endpoint` is that of the client: chat or completions."""
+
+    RETAINS_INPUT: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        repairer: PassthroughRepairer,
+        sink: EventSink,
+        endpoint: Endpoint,
+        *,
+        fallback: Envelope,
+        facts: RequestFacts,
+        repair_log: RepairLog,
+    ) -> None:
+        super().__init__(endpoint, fallback=fallback, facts=facts, repair_log=repair_log)
+        self.decoder: sse.SseDecoder = repairer.decoder
+        self._repairer = repairer
+        self._sink = sink
+        self._usage = repairer.usage
+
+    @property
+    def is_idle(self) -> bool:
+        """Return False: the fast path is for chunks."""
+        return False
+
+    def decode_frames(self, data: bytes) -> list[sse.Frame]:
+        """Return the frames that `data` completes."""
+        frames = self._repairer.cut_frames(data)
+        if frames and self._repair_log.frame == 0 and self.decoder.has_bom:
+            self._repair_log.record("sse-no-bom")
+        return frames
+
+    def read_frame(self, frame: sse.Frame) -> list[Event]:
+        """Return the events of one frame."""
+        return self._take_events(self._repairer.feed_frame(frame))
+
+    def check_length(self) -> list[Event]:
+        """Return a failure if a frame exceeds the size limit."""
+        events: list[Event] = []
+        if self.decoder.overlong_at is not None and not self.has_failed:
+            self._fail_overlong(events)
+        return events
+
+    def flush(self) -> list[Event]:
+        """Return the events at the end of the stream."""
+        self._repairer.unfinished = self.unfinished
+        return self._take_events(b"".join([output for _, output in self._repairer.close_by_frame()]))
+
+    def read_reply_in_steps(self, data: bytes) -> Iterator[list[Event]]:
+        """Yield the events of a non-streaming reply."""
+        for output in self._repairer.feed_reply_in_steps(data):
+            yield self._take_events(output)
+
+    def _take_events(self, output: bytes) -> list[Event]:
+        """Return the new events. The only output of a repairer whose emitter makes events is keep-alives and errors."""
+        sink, repairer = self._sink, self._repairer
+        events, sink.events = sink.events, []
+        if self.chunks.envelope is None:
+            self.chunks.envelope = sink.envelope
+        if repairer.usage is not self._usage:
+            self._usage = repairer.usage
+            events += [] if self._usage is None else [self._usage]
+        if repairer.is_done:
+            self.is_done = True
+            self.chunks.has_usage_chunk = self._usage is not None
+            failure = repairer.failure or sink.failure
+            if failure is not None and not self.has_failed:
+                self.has_failed = True
+                events.append(failure)
+        elif output:
+            events.append(ev.KeepAlive())
+        return events

@@ -1,0 +1,1 @@
+"""Dialect of Ollama's /api/chat and /api/generate."""
