@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 MODULES = (
-    *("core/sse", "core/repair", "core/template", "core/tool_calls"),
+    *("core/sse", "core/frame_reader", "core/repair", "core/template", "core/tool_calls"),
     *("dialects/chat/reader", "dialects/chat/chunks", "dialects/chat/deltas"),
     *("stream/pipeline", "stream/part", "stream/fan_out", "stream/fast_path"),
 )

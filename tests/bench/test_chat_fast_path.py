@@ -1,7 +1,7 @@
 """The fast path of chat gives the same record as the reader: texts, times, broken rules."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import pytest
@@ -115,7 +115,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     pieces: list[bytes] = []
     frames = EventReader.decode_frames
 
-    def recorded(self: EventReader, data: bytes) -> list[Frame]:
+    def recorded(self: EventReader, data: bytes) -> Iterable[Frame]:
         pieces.append(data)
         return frames(self, data)
 

@@ -34,6 +34,7 @@ from welldone.core.events import (
     ToolCall,
     Usage,
 )
+from welldone.core.sse import FRAME_LIMIT_BYTES, FRAME_LINES_LIMIT
 from welldone.dialects import same_dialect
 from welldone.dialects.messages.writer import MessagesFormat
 from welldone.dialects.responses.writer import ResponsesFormat
@@ -272,7 +273,8 @@ def test_an_endless_event_is_abandoned(endpoint: str) -> None:
     said = written(endpoint, [ChoiceStart(0), *(Text(0, f"{n}") for n in range(9))], is_ended=False)
     endless = b'data: {"type": "' + b"x" * 2**20
     record = hear(endpoint, [*((0.1, data) for data in said), *((0.2, endless) for _ in range(20))])[0]
-    assert (record.outcome, record.error) == (RequestOutcome.FAILED, "the server sent a frame that is too long")
+    error = f"the server sent a frame of more than {FRAME_LIMIT_BYTES} bytes or {FRAME_LINES_LIMIT} lines"
+    assert (record.outcome, record.error) == (RequestOutcome.FAILED, error)
 
 
 # The fast path.

@@ -93,7 +93,7 @@ def test_the_state_of_a_passthrough_stream_follows_its_events(
 @natives
 def test_a_frame_that_is_too_long_ends_the_stream(kind: type[ResponsesRepairer | MessagesRepairer]) -> None:
     repairer = kind(fallback=FALLBACK)
-    assert b"a frame that is too long" in repairer.feed(b"data: " + b"x" * 2 * sse.FRAME_LIMIT_BYTES)
+    assert b"the server sent a frame of more than" in repairer.feed(b"data: " + b"x" * 2 * sse.FRAME_LIMIT_BYTES)
     assert repairer.feed(b"x" * 200) + repairer.close() == b""
     assert rules(repairer.repair_log) == ["enc-strict-json"]
 
@@ -167,3 +167,37 @@ def test_lone_surrogates_are_accepted_anywhere(kind: type[ResponsesRepairer | Me
     body = repairer.feed(b"data: " + data.replace(b"?", HALF) + b"\n\n") + repairer.close()
     assert b"event: " in body
     assert json.loads(body.decode().rpartition("data: ")[2])
+
+
+def passed_on(name: str, extra: bytes) -> tuple[PassthroughRepairer, bytes]:
+    """Repair a stream of two text events with something between them."""
+    kind = {"responses": ResponsesRepairer, "messages": MessagesRepairer}[name]
+    writer, repairer = StreamPipeline(CHAT, fallback=FALLBACK, dialect=DIALECTS[name]), kind(fallback=FALLBACK)
+    sent = repairer.feed(writer.feed(stream(role(), *content_chunks("Hi"), end=b"")) + extra)
+    sent += repairer.feed(writer.feed(stream(*content_chunks("you"), finish())) + writer.close())
+    return repairer, sent + repairer.close()
+
+
+IGNORED = {
+    "a comment in a data field": b"data: : ping\n\n",
+    "[DONE] in another spelling": b'data: "[done]"\n\n',
+    "an empty comment in a data field": b"data: :\n\n",
+}
+
+
+@table("name", ["responses", "messages"])
+@table("extra", IGNORED.values())
+def test_frames_without_content_do_not_end_a_passthrough_stream(name: str, extra: bytes) -> None:
+    repairer, sent = passed_on(name, extra)
+    assert repairer.failure is None
+    assert b'"Hi"' in sent
+    assert b'"you"' in sent
+
+
+@table("name", ["responses", "messages"])
+def test_an_error_field_ends_a_passthrough_stream(name: str) -> None:
+    repairer, sent = passed_on(name, b'error: {"message": "out of memory"}\n\n')
+    assert repairer.failure is not None
+    assert repairer.failure.message == "out of memory"
+    assert b"out of memory" in sent
+    assert "err-not-error-field" in rules(repairer.repair_log)

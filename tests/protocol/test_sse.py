@@ -25,6 +25,10 @@ STREAMS = [
 ]
 
 
+def overlong(byte: int) -> Frame:
+    return Frame(byte, b"", None, ended=False, is_overlong=True)
+
+
 def decode(data: bytes, size: int, *, eager: bool = False, limit_bytes: int = sse.FRAME_LIMIT_BYTES) -> list[Frame]:
     decoder = SseDecoder(eager=eager, limit_bytes=limit_bytes)
     frames = [frame for piece in cuts(data, size) for frame in decoder.feed(piece)]
@@ -150,8 +154,7 @@ def test_an_eager_decoder_returns_a_leading_comment_without_delay() -> None:
 def test_an_eager_decoder_rejects_a_comment_longer_than_half_the_limit() -> None:
     decoder = SseDecoder(eager=True, limit_bytes=20)
     assert decoder.feed(b": xxxxxxx\n") == [Frame(0, b": xxxxxxx\n", None, ended=False)]
-    assert decoder.feed(b": xxxxxxxx\n") == []
-    assert decoder.overlong_at == 10
+    assert decoder.feed(b": xxxxxxxx\n") == [overlong(10)]
     assert decoder.feed(b": x\n") == []
 
 
@@ -167,8 +170,7 @@ def test_a_frame_longer_than_the_limit_is_rejected(size: int, eager: bool) -> No
     right, long = b"data: " + b"a" * 12 + b"\n\n", b"data: " + b"b" * 13 + b"\n\n"
     decoder = SseDecoder(eager=eager, limit_bytes=20)
     frames = [frame for piece in cuts(right + long + right, size) for frame in decoder.feed(piece)]
-    assert frames == [Frame(0, right, b"a" * 12)]
-    assert decoder.overlong_at == 20
+    assert frames == [Frame(0, right, b"a" * 12), overlong(20)]
     assert decoder.feed(right) == []
     assert decoder.close() == []
 
@@ -176,16 +178,14 @@ def test_a_frame_longer_than_the_limit_is_rejected(size: int, eager: bool) -> No
 def test_an_endless_line_is_rejected_at_the_limit() -> None:
     decoder = SseDecoder(limit_bytes=100_000)
     frames = [frame for _ in range(2560) for frame in decoder.feed(b"x" * 4096)]
-    assert frames == []
-    assert decoder.overlong_at == 0
+    assert frames == [overlong(0)]
     assert decoder.close() == []
 
 
 def test_a_rest_longer_than_the_limit_is_rejected_at_the_end() -> None:
     decoder = SseDecoder(limit_bytes=20)
     assert decoder.feed(b"data: a\n\n" + b"b" * 21) == [Frame(0, b"data: a\n\n", b"a")]
-    assert decoder.close() == []
-    assert decoder.overlong_at == 9
+    assert decoder.close() == [overlong(9)]
 
 
 @pytest.mark.parametrize("eager", [False, True])
@@ -206,8 +206,8 @@ def test_a_frame_with_too_many_lines_is_rejected(ending: bytes, eager: bool) -> 
     for size in (4096, len(data)):
         decoder = SseDecoder(eager=eager)
         frames = [frame for piece in cuts(data, size) for frame in decoder.feed(piece)]
-        assert [frame.raw for frame in frames] == [most]
-        assert decoder.overlong_at == len(most)
+        assert frames[0].raw == most
+        assert frames[1:] == [overlong(len(most))]
         assert decoder.close() == []
 
 
@@ -231,8 +231,7 @@ def test_nothing_is_decoded_after_an_overlong_frame(eager: bool, long: bytes, re
     for size in (50, len(data)):
         decoder = SseDecoder(eager=eager, limit_bytes=1_000)
         frames = [frame for piece in cuts(data, size) for frame in decoder.feed(piece)] + decoder.close()
-        assert [frame.data for frame in frames] == [b"a"]
-        assert decoder.overlong_at == 9
+        assert frames == [Frame(0, b"data: a\n\n", b"a"), overlong(9)]
 
 
 @pytest.mark.parametrize("size", [4096, 2**21])

@@ -56,6 +56,8 @@ class Frame(msgspec.Struct, frozen=True):
     event: str = ""
     ended: bool = True
     """Whether the blank line was received: False at the end of a truncated stream, and for a piece of a frame."""
+    is_overlong: bool = False
+    """Whether the frame exceeds the limit: it has no bytes, and is the last one."""
 
 
 class SseDecoder:
@@ -67,13 +69,15 @@ class SseDecoder:
     """
 
     def __init__(self, *, eager: bool = False, limit_bytes: int = FRAME_LIMIT_BYTES) -> None:
-        self.overlong_at: int | None = None
-        """Offset of the frame that exceeds the limit; nothing is decoded from there on."""
+        self._overlong_at: int | None = None  # offset of the frame that exceeds the limit
+        self.cut_frame: Frame | None = None
+        """The last frame, if the stream ended without its blank line."""
         self.has_bom: bool = False
         self.offset: int = 0
         """Offset of the next byte to decode. The fast path adds the bytes that it handled."""
+        self.limit_bytes: int = limit_bytes
+        """Longest accepted frame."""
         self._eager = eager
-        self._limit = limit_bytes
         self._buffer = bytearray()
         self._searched = 0  # no blank line starts before this position in the buffer
         self._split_searched = 0  # eager decoder: no new data line starts before this position
@@ -83,11 +87,11 @@ class SseDecoder:
     @property
     def is_idle(self) -> bool:
         """Whether no bytes are buffered."""
-        return self._started and not (self._buffer or self._has_cr or self.overlong_at is not None)
+        return self._started and not (self._buffer or self._has_cr or self._overlong_at is not None)
 
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that `data` completes."""
-        if self.overlong_at is not None:
+        if self._overlong_at is not None:
             return []
         frames: list[Frame] = []
         if not self._buffer and not self._has_cr and b"\r" not in data:
@@ -95,7 +99,7 @@ class SseDecoder:
             start = 0
             while data.startswith(DATA_PREFIX, start):
                 end = data.find(b"\n", start) + 2
-                if not data.startswith(b"\n", end - 1) or end - start > self._limit:
+                if not data.startswith(b"\n", end - 1) or end - start > self.limit_bytes:
                     break
                 frames.append(Frame(self.offset, data[start:end], data[start + 6 : end - 2]))
                 self.offset += end - start
@@ -114,7 +118,7 @@ class SseDecoder:
 
     def close(self) -> list[Frame]:
         """Return the remaining frames at the end of the stream; the last one may not be `ended`."""
-        return self._take_frames(closing=True) if self._buffer and self.overlong_at is None else []
+        return self._take_frames(closing=True) if self._buffer and self._overlong_at is None else []
 
     def _start(self) -> bool:
         """Skip a byte order mark; False while the first bytes may still become one."""
@@ -135,7 +139,7 @@ class SseDecoder:
             start = self._skip_line_breaks(start)
             if self._eager and start < len(buffer) and buffer[start] == _COLON:
                 end, is_ended = self._comment_end(start, closing=closing), False
-                if start < end <= start + self._limit // 2 and self.overlong_at is None:
+                if start < end <= start + self.limit_bytes // 2 and self._overlong_at is None:
                     frames.append(Frame(self.offset + start, bytes(buffer[start:end]), None, "", ended=False))
                     start = end
                     continue
@@ -150,11 +154,14 @@ class SseDecoder:
         if closing and start < len(buffer):
             frames += self._make_frames(start, len(buffer), ended=False)
             start = len(buffer)
+        if closing and frames and not frames[-1].ended:
+            self.cut_frame = frames[-1]
+        if self._overlong_at is None and len(buffer) - start > self.limit_bytes + _LOOK_AHEAD:
+            self._overlong_at = self.offset + start
+        if self._overlong_at is not None:
+            frames.append(Frame(self._overlong_at, b"", None, ended=False, is_overlong=True))
+            start = len(buffer)
         self._consume(start)
-        if self.overlong_at is None and len(buffer) > self._limit + _LOOK_AHEAD:
-            self.overlong_at = self.offset
-        if self.overlong_at is not None:
-            buffer.clear()
         return frames
 
     def _skip_line_breaks(self, start: int) -> int:
@@ -211,18 +218,18 @@ class SseDecoder:
 
     def _make_frames(self, start: int, end: int, *, ended: bool) -> list[Frame]:
         """Frames between two positions, up to the first one that is too long."""
-        if self.overlong_at is not None:
+        if self._overlong_at is not None:
             return []
         with memoryview(self._buffer) as buffer:
             raw = bytes(buffer[start:end])
         byte = self.offset + start
         has_cr = self._has_cr and b"\r" in raw
         if ended and not has_cr and raw.startswith(DATA_PREFIX) and raw.find(b"\n") == len(raw) - 2:
-            if len(raw) > self._limit:
-                self.overlong_at = byte
+            if len(raw) > self.limit_bytes:
+                self._overlong_at = byte
                 return []
             return [Frame(byte, raw, raw[6:-2])]
-        most_bytes = self._limit // 2 if self._eager else self._limit
+        most_bytes = self.limit_bytes // 2 if self._eager else self.limit_bytes
         frames: list[Frame] = []
         lines: list[bytes] = []
         size = 0
@@ -238,7 +245,7 @@ class SseDecoder:
             lines.append(line)
             size += len(line)
             if len(lines) > FRAME_LINES_LIMIT or size > most_bytes:
-                self.overlong_at = byte
+                self._overlong_at = byte
                 return frames
         frames.append(_parse_frame(byte, lines, ended=ended))
         return frames

@@ -5,7 +5,7 @@ The repairer handles all that a server of the dialect may do wrong, and records 
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from welldone.core import events as ev
@@ -82,28 +82,18 @@ class DialectReader(EventReader):
         """Return False: the fast path is for chunks."""
         return False
 
-    def decode_frames(self, data: bytes) -> list[sse.Frame]:
+    def decode_frames(self, data: bytes) -> Iterable[sse.Frame]:
         """Return the frames that `data` completes."""
-        frames = self._repairer.cut_frames(data)
-        if frames and self._repair_log.frame == 0 and self.decoder.has_bom:
-            self._repair_log.record("sse-no-bom")
-        return frames
+        return self._repairer.decode_frames(data)
 
     def read_frame(self, frame: sse.Frame) -> list[Event]:
         """Return the events of one frame."""
         return self._take_events(self._repairer.feed_frame(frame))
 
-    def check_length(self) -> list[Event]:
-        """Return a failure if a frame exceeds the size limit."""
-        events: list[Event] = []
-        if self.decoder.overlong_at is not None and not self.has_failed:
-            self._fail_overlong(events)
-        return events
-
     def flush(self) -> list[Event]:
         """Return the events at the end of the stream."""
         self._repairer.unfinished = self.unfinished
-        return self._take_events(b"".join([output for _, output in self._repairer.close_by_frame()]))
+        return self._take_events(self._repairer.close())
 
     def read_reply_in_steps(self, data: bytes) -> Iterator[list[Event]]:
         """Yield the events of a non-streaming reply."""
@@ -123,8 +113,8 @@ class DialectReader(EventReader):
             self.is_done = True
             self.chunks.has_usage_chunk = self._usage is not None
             failure = repairer.failure or sink.failure
-            if failure is not None and not self.has_failed:
-                self.has_failed = True
+            if failure is not None and self.failure is None:
+                self.failure = failure
                 events.append(failure)
         elif output:
             events.append(ev.KeepAlive())

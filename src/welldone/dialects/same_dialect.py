@@ -1,12 +1,12 @@
 """Pass-through repair: upstream and client use the same dialect.
 
 The stream is repaired event by event and is not converted to the events of `core.events`, so that features of this
-dialect survive. `PassthroughRepairer` handles frames, JSON, errors in the format of other dialects, and strict mode; a
-subclass per dialect handles its events. It has the interface of a `Pipeline` with one part.
+dialect survive. `PassthroughRepairer` handles templates of text deltas, foreign JSON and strict mode; a subclass per
+dialect handles its events. It has the interface of a `Pipeline` with one part.
 """
 
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar, TypeAlias
 
@@ -16,19 +16,13 @@ from welldone.core import lenient_json, sse
 from welldone.core.answer_format import escape_line_breaks
 from welldone.core.envelope import Endpoint, Envelope
 from welldone.core.events import Failure, FailureMapper, Json, Usage
-from welldone.core.fields import (
-    UNFINISHED,
-    bad_stream_failure,
-    broken_rule_failure,
-    find_error,
-    incomplete_stream_failure,
-)
+from welldone.core.fields import bad_stream_failure, broken_rule_failure, incomplete_stream_failure
+from welldone.core.frame_reader import FrameReader
 from welldone.core.json_budget import exceeds_blocking_budget, run_to_completion
 from welldone.core.repair_log import RepairLog, RepairResult, format_json
 from welldone.core.request_facts import RepairOptions
 from welldone.core.state import PartState
 from welldone.core.template import EventTemplate, learn_event, split_around_text
-from welldone.dialects.chat.reader import check_characters, check_lines, recover_data
 
 FrameOutput: TypeAlias = tuple[sse.Frame | None, bytes]
 """An upstream frame and the output for it. None for output that belongs to no frame, such as the end."""
@@ -48,7 +42,7 @@ def has_content(value: object) -> bool:
     return _CONTENT.search(format_json(value)) is not None
 
 
-class PassthroughRepairer(ABC):
+class PassthroughRepairer(FrameReader[bytes]):
     """Repairs one stream or non-streamed reply. Without `is_stream` the result is collected and returned by `body`.
 
     `fallback` supplies the envelope fields that the server does not send; generated ids derive from its id. `model`, if
@@ -57,8 +51,6 @@ class PassthroughRepairer(ABC):
 
     _UNKNOWN_EVENT_RULE: ClassVar[str]
     """Rule violated by JSON that is not an event."""
-    _EMPTY_DATA_RULES: ClassVar[tuple[str, ...]] = ("sse-no-empty-data",)
-    """Rules violated by an event without data."""
     _HAS_NUMBERS: ClassVar[bool] = False
     """Whether events have a sequence number."""
     retains_output = True
@@ -75,10 +67,7 @@ class PassthroughRepairer(ABC):
         is_stream: bool,
         repair_log: RepairLog | None = None,
     ) -> None:
-        self.repair_log: RepairLog = repair_log or RepairLog(endpoint)
-        self.decoder: sse.SseDecoder = sse.SseDecoder()
-        self.failure: Failure | None = None
-        """The error that ends the answer."""
+        super().__init__(repair_log or RepairLog(endpoint), sse.SseDecoder())
         self.usage: Usage | None = None
         self.final_object: Json | None = None
         """The finished answer, in dialects whose clients can retrieve it later."""
@@ -89,23 +78,22 @@ class PassthroughRepairer(ABC):
         self.on_text: Callable[[str], None] | None = None
         """Called with the text of each event that is not parsed, because it is like the event before. If `on_event` is
         set, events are left unparsed only if this is set too."""
-        self.unfinished: Failure | None = UNFINISHED
-        """See `RepairOptions`."""
         self.invalid_arguments_count: int = 0
         self.has_content: bool = False
         """Whether the last `feed` contained output, not only a start or keep-alive event."""
-        self._endpoint = endpoint
         self._fallback = fallback
         self._model = model
         self._is_stream = is_stream
         self._next_sequence_number = 0  # of the upstream's events
         self._send_text: Callable[[str], bytes] | None = None  # after a text delta: sends text like it
         self._template: EventTemplate | None = None
-        self._text_frame: tuple[sse.Frame | None, str | None] = None, None  # the last of `cut_frames`, and its text
+        self._text_frame: tuple[sse.Frame | None, str | None] = (
+            None,
+            None,
+        )  # the last that was not decoded
         self._learning_attempts = _LEARNING_ATTEMPTS
         self._map_failure: FailureMapper | None = None
         self._is_closed = False
-        self._is_cut = False  # the stream ended within a frame
         self._is_ended = False  # the answer is complete
 
     # Implemented by each dialect.
@@ -119,12 +107,8 @@ class PassthroughRepairer(ABC):
     def _reply_object(self, failure: Failure | None) -> Json:
         """Return the non-streamed reply: the answer, or an error in the format of the dialect."""
 
-    def text_of(self, event: object) -> object:  # noqa: B027 - optional
+    def text_of(self, event: object) -> object:
         """Return the text of a delta whose like need not be parsed; None for all other events."""
-
-    @abstractmethod
-    def _scrub_event(self, value: Json) -> Json:
-        """Remove lone surrogates, except in text whose next delta may have the other half."""
 
     @abstractmethod
     def _repair_event(self, value: Json, name: str) -> bytes:
@@ -139,19 +123,12 @@ class PassthroughRepairer(ABC):
         """Return a keep-alive; before the start of the answer a comment (`KEEP_ALIVE`)."""
 
     @abstractmethod
-    def _handle_done(self) -> bytes:
-        """Return the output for `[DONE]`, which belongs to another dialect."""
-
-    @abstractmethod
     def _finish_stream(self) -> bytes:
         """Return the output at the end of the upstream stream: close what is open, or fail (see `_fail`)."""
 
     @abstractmethod
     def _error_bytes(self, failure: Failure) -> bytes:
         """Return the output that ends a failed answer; called once."""
-
-    def _skip_frames(self, frames: list[sse.Frame]) -> None:  # noqa: B027 - optional
-        """Note frames that are skipped after a failure."""
 
     def _reply_value(self, value: object) -> object:
         """Return a non-streamed reply, which may have another form than an object."""
@@ -203,79 +180,74 @@ class PassthroughRepairer(ABC):
 
     def feed(self, data: bytes, part: int = 0) -> bytes:
         """Repair upstream bytes; return the bytes to send."""
-        if self._send_text is not None and self._template is not None:
-            text = self._template.read(data, self._next_sequence_number)
-            if text is not None:
-                return self._pass_text(text, len(data), self._send_text)
-        return self._repair_data(data, self.feed_by_frame(data))
-
-    def cut_frames(self, data: bytes) -> list[sse.Frame]:
-        """Return the frames that `data` completes, for `feed_frame`."""
-        if self._send_text is not None and self._template is not None and self.decoder.is_idle:
-            text = self._template.read(data, self._next_sequence_number)
-            if text is not None:
-                frame = sse.Frame(self.decoder.offset, data, None)
-                self.decoder.offset += len(data)
-                self._text_frame = frame, text
-                return [frame]
-        return self.decoder.feed(data)
-
-    def feed_frame(self, frame: sse.Frame) -> bytes:
-        """Repair a frame; return the bytes to send."""
-        if self._send_text is not None and self._template is not None:
-            known, text = self._text_frame
-            if known is not frame:
-                text = self._template.read(frame.raw, self._next_sequence_number)
-            if text is not None:
-                sent = self._pass_text(text, 0, self._send_text)
-                self.repair_log.byte = frame.byte
-                return sent
-        return self._repair_data(frame.raw, self._read_frames([frame]))
-
-    def _repair_data(self, data: bytes, frames: Iterator[FrameOutput]) -> bytes:
+        text = self._known_text(data) if self.decoder.is_idle else None
+        if text is not None:
+            self.decoder.offset += len(data)
+            return self._pass_text(text, self.decoder.offset - len(data))
         self.has_content = False
-        self._send_text = None
-        before = self.repair_log.counts()
-        outputs = list(frames)
-        if self._send_text is not None and not self._can_pass_text(data, outputs, before):
-            self._send_text = None
-        return b"".join([output for _, output in outputs])
-
-    def _pass_text(self, text: str, byte_count: int, send: Callable[[str], bytes]) -> bytes:
-        """Send the text of an event that was not parsed."""
-        self.has_content = True
-        self.repair_log.frame += 1
-        self.repair_log.byte = self.decoder.offset
-        self.decoder.offset += byte_count
-        self._next_sequence_number += 1
-        if self.on_text is not None:
-            self.on_text(text)
-        return send(text)
-
-    def _can_pass_text(self, data: bytes, outputs: list[FrameOutput], logged_before: Mapping[str, int]) -> bool:
-        """Whether the next event may be like `data`: one right text delta, whose template is known or can be learnt."""
-        frame = outputs[0][0]
-        is_right = len(outputs) == 1 and frame is not None and frame.raw == data
-        is_observed = self.on_event is not None and self.on_text is None
-        if not is_right or not self._is_stream or is_observed or self.repair_log.counts() != logged_before:
-            return False
-        number = self._next_sequence_number - 1
-        if self._template is not None and self._template.read(data, number) is not None:
-            return True
-        if not self._learning_attempts:
-            return False
-        self._learning_attempts -= 1
-        self._template = learn_event(split_around_text(data, self.text_of), number if self._HAS_NUMBERS else None)
-        return self._template is not None
+        return b"".join([output for _, output in self.feed_by_frame(data)])
 
     def feed_by_frame(self, data: bytes) -> Iterator[FrameOutput]:
         """Do the same as `feed`, frame by frame."""
-        frames = self.decoder.feed(data)
-        self.repair_log.record_if(frames and self.repair_log.frame == 0 and self.decoder.has_bom, "sse-no-bom")
-        yield from self._read_frames(frames)
-        if self.decoder.overlong_at is not None and self.failure is None:
-            self.repair_log.record("enc-strict-json")
-            yield None, self._if_streaming(self._fail(bad_stream_failure("a frame that is too long")))
+        for frame in self.decode_frames(data):
+            yield frame, self.feed_frame(frame)
+
+    def decode_frames(self, data: bytes) -> Iterator[sse.Frame]:
+        """Yield the frames that `data` completes. Pass each to `feed_frame` before the next, which may be like it."""
+        start = 0
+        while self.decoder.is_idle and (end := data.find(sse.FRAME_END, start) + 2) > 1:
+            raw = data[start:end]
+            if (text := self._known_text(raw)) is None:
+                break
+            self._text_frame = frame, _ = sse.Frame(self.decoder.offset, raw, None), text
+            self.decoder.offset += len(raw)
+            start = end
+            yield frame
+        if start < len(data):
+            yield from super().decode_frames(data[start:])
+
+    def feed_frame(self, frame: sse.Frame) -> bytes:
+        """Repair a frame; return the bytes to send."""
+        known, text = self._text_frame
+        text = text if known is frame else self._known_text(frame.raw)
+        if text is not None:
+            return self._pass_text(text, frame.byte)
+        self._send_text = None
+        before = self.repair_log.counts()
+        out = b"".join(self.read_frame(frame)) + self._fail_if_strict()
+        if self._send_text is not None and not self._can_pass_text(frame.raw, before):
+            self._send_text = None
+        return self._if_streaming(out)
+
+    def _known_text(self, data: bytes) -> str | None:
+        """Return the text of an event like the one before."""
+        if self._send_text is None or self._template is None:
+            return None
+        return self._template.read(data, self._next_sequence_number)
+
+    def _pass_text(self, text: str, byte: int) -> bytes:
+        """Send the text of an event that was not parsed."""
+        assert self._send_text is not None
+        self.has_content = True
+        self.repair_log.frame += 1
+        self.repair_log.byte = byte
+        self._next_sequence_number += 1
+        if self.on_text is not None:
+            self.on_text(text)
+        return self._send_text(text)
+
+    def _can_pass_text(self, data: bytes, logged_before: Mapping[str, int]) -> bool:
+        """Whether the next event may be like `data`: one right text delta, whose template is known or can be learnt."""
+        is_observed = self.on_event is not None and self.on_text is None
+        if not self._is_stream or is_observed or self.repair_log.counts() != logged_before:
+            return False
+        number = self._next_sequence_number - 1
+        if self._template is None or self._template.read(data, number) is None:
+            if not self._learning_attempts:
+                return False
+            self._learning_attempts -= 1
+            self._template = learn_event(split_around_text(data, self.text_of), number if self._HAS_NUMBERS else None)
+        return self._template is not None
 
     def feed_reply(self, data: bytes, part: int = 0) -> bytes:
         """Repair a non-streamed reply; return the bytes to send. Call `close` next."""
@@ -305,7 +277,8 @@ class PassthroughRepairer(ABC):
         if self._is_closed:
             return
         self._is_closed = True
-        yield from self._read_frames(self.decoder.close())
+        for frame in self.decoder.close():
+            yield frame, self.feed_frame(frame)
         if self.failure is None:
             yield None, self._if_streaming(self._finish_stream())
 
@@ -320,8 +293,8 @@ class PassthroughRepairer(ABC):
 
     # Used by the dialects.
 
-    def _leave_out(self, value: object) -> None:
-        """Drop JSON that is no event."""
+    def _leave_out(self, value: object, out: list[bytes] | None = None) -> None:
+        """Drop JSON that is no event. `feed_frame` fails if it had content."""
         is_lost = not self.is_done and has_content(value)
         (self.repair_log.drop if is_lost else self.repair_log.record)(self._UNKNOWN_EVENT_RULE, value)
 
@@ -344,66 +317,19 @@ class PassthroughRepairer(ABC):
     def _if_streaming(self, out: bytes) -> bytes:
         return out if self._is_stream else b""
 
-    def _read_frames(self, frames: list[sse.Frame]) -> Iterator[FrameOutput]:
-        for number, frame in enumerate(frames):
-            if self.failure is not None:
-                self._skip_frames(frames[number:])
-                break
-            self.repair_log.frame += 1
-            self.repair_log.byte = frame.byte
-            yield frame, self._if_streaming(self._repair_frame(frame) + self._fail_if_strict())
-
-    def _repair_frame(self, frame: sse.Frame) -> bytes:
-        data = frame.data or b""
-        value = lenient_json.parse_strict(data)
-        if value is lenient_json.NOT_JSON and lenient_json.exceeds_lenient_limit(data) and not self.is_done:
-            # Lenient parsing of large data would block other streams.
-            self.repair_log.record("enc-strict-json", f"a frame of {len(data)} bytes")
-            return self._fail(bad_stream_failure(f"a frame that is {lenient_json.describe_unreadable(data)}"))
-        if not self._is_regular(frame, data) or data.startswith(b"data:"):  # other fields, comments or line ends
-            lines = sse.split_lines(frame.raw)
-            if all(line.startswith(b":") for line in lines):
-                return self._keep_alive_bytes()
-            check_lines(self.repair_log, frame.raw, lines)
-            if value is lenient_json.NOT_JSON:
-                data = recover_data(lines, [sse.parse_field(line) for line in lines])
-                value = lenient_json.parse_strict(data)
-        if not data.isascii():
-            check_characters(self.repair_log, data)
-        self.repair_log.record_if(not frame.ended and data, "end-last-event-terminated")
-        if isinstance(value, dict):
-            return self._process_event(value, frame.event)
-        return self._repair_irregular_data(data, value, frame)
-
-    def _is_regular(self, frame: sse.Frame, data: bytes) -> bool:
-        """Whether a frame has no more than its data and its name."""
-        return frame.raw == sse.named_frame(frame.event, data)
-
-    def _process_event(self, value: Json, name: str) -> bytes:
+    def _read_object(self, value: Json, data: bytes, out: list[bytes], event: str = "") -> None:
         if self.on_event is not None:
-            self.on_event(value, name)
-        if value.get("type", name) not in _CONTENTLESS_EVENT_TYPES:
+            self.on_event(value, event)
+        if value.get("type", event) not in _CONTENTLESS_EVENT_TYPES:
             self.has_content = True
-        return self._repair_event(value, name)
+        out.append(self._repair_event(value, event))
 
-    def _repair_irregular_data(self, data: bytes, value: object, frame: sse.Frame) -> bytes:
-        if not data.strip():
-            if frame.event or frame.data is not None:
-                for rule in self._EMPTY_DATA_RULES:
-                    self.repair_log.record(rule, frame.event)
-            return self._keep_alive_bytes()
-        if data.strip() == b"[DONE]":
-            return self._handle_done()
-        values = [value]
-        if value is lenient_json.NOT_JSON:
-            values = lenient_json.parse_lenient(data)
-            self.repair_log.record(lenient_json.malformed_json_rule(data, values), data.decode("utf-8", "replace"))
-            values = values or find_error(data)
-        if not values:
-            self._is_cut = not frame.ended  # `_finish_stream` decides whether that matters
-            return b"" if self._is_cut or self.is_done else self._fail(bad_stream_failure("a frame that is not JSON"))
-        values = [item for value in values for item in (value if isinstance(value, list) else [value])]
-        objects = [self._scrub_event(item) for item in values if isinstance(item, dict)]
-        if len(objects) < len(values) or not values:
-            self._leave_out([item for item in values if not isinstance(item, dict)])
-        return b"".join(self._process_event(item, frame.event) for item in objects if self.failure is None)
+    def _read_empty(self, frame: sse.Frame, out: list[bytes]) -> None:
+        self.repair_log.record_if(frame.event or frame.data is not None, "resp-keepalive", frame.event)
+        self._add_keep_alive(out)
+
+    def _add_keep_alive(self, out: list[bytes]) -> None:
+        out.append(self._keep_alive_bytes())
+
+    def _add_failure(self, failure: Failure, out: list[bytes]) -> None:
+        out.append(self._fail(failure))

@@ -1,6 +1,6 @@
 """One part of an answer: bytes of one upstream stream in, legal events out (reader, filters and repair)."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -233,7 +233,7 @@ class StreamPart:
         if self._is_stopped:
             yield None, self._end(self.repairer.close(is_done=True))
             return
-        yield from self._read_frames(self._reader.decode_last_frames())
+        yield from self._read_frames(self._reader.decoder.close())
         last = self.repairer.feed(self._apply_filters(self._reader.flush()) + self._flush_stop_filter())
         last += self.repairer.close(is_done=self._reader.is_done or self._is_stopped, is_cut=self._reader.is_cut)
         has_usage = self._reader.chunks.has_usage_chunk or self._is_stopped
@@ -257,12 +257,12 @@ class StreamPart:
         events = self._convert(self.repairer.feed([*self._flush_stop_filter(), failure]))
         return self._deliver(events, holds_failure=False)
 
-    def _read_frames(self, frames: list[sse.Frame]) -> Iterator[FrameEvents]:
+    def _read_frames(self, frames: Iterable[sse.Frame]) -> Iterator[FrameEvents]:
         reader, repairer = self._reader, self.repairer
         delivered = self.delivered if self._seam is None else None
         for frame in frames:
             # After an error of the server, the rest is checked. A direct part has no stop strings.
-            if (repairer.failure is not None and not reader.has_failed) or (not self._is_direct and self._is_stopped):
+            if (repairer.failure is not None and reader.failure is None) or (not self._is_direct and self._is_stopped):
                 break
             events = reader.read_frame(frame)
             if self._is_direct:
@@ -277,8 +277,6 @@ class StreamPart:
             elif self.delivered is not None:
                 events = self._deliver(events)
             yield frame, events
-        if reader.decoder.overlong_at is not None:
-            yield None, self._deliver(self._repair(reader.check_length()))
 
     def _deliver(self, events: list[Event], *, holds_failure: bool = True) -> list[Event]:
         """Return the events that are sent: those that are new to the client, and no failure before it is final."""

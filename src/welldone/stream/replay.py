@@ -121,8 +121,6 @@ class StreamReplay:
         for frame, sent in frames:
             events, self._passthrough_events = self._passthrough_events, []
             yield self._step(part, frame, events=events, repairs=self._new_repairs(), sent=sent)
-        if late := self._new_repairs():  # of frames after the end, which have no output
-            yield self._step(part, repairs=late)
 
     def _step(
         self,
@@ -136,7 +134,7 @@ class StreamReplay:
         """Make a step of the pending bytes up to the end of `frame`, or of all of them."""
         pending = self._pending.setdefault(part, bytearray())
         byte = self._offsets.get(part, 0)
-        size = len(pending) if frame is None else frame.byte + len(frame.raw) - byte
+        size = len(pending) if frame is None or frame.is_overlong else frame.byte + len(frame.raw) - byte
         received = bytes(pending[:size])
         del pending[:size]
         self._offsets[part] = byte + size

@@ -147,15 +147,12 @@ class ChatStreamTimer(StreamTimer):
 
     def _read(self, data: bytes, now: float) -> None:
         """Parse what does not match the template, and learn from it."""
-        events: list[Event] = []
-        last_events: list[Event] = []
-        frames = self._reader.decode_frames(data)
-        for frame in frames:
-            last_events = self._reader.read_frame(frame)
-            events += last_events
-        self._record_events(events + self._reader.check_length(), now)
-        if frames:
-            self._fast_path.learn(frames[-1].raw, last_events)
+        frame, events = None, []
+        for frame in self._reader.decode_frames(data):
+            events = self._reader.read_frame(frame)
+            self._record_events(events, now)
+        if frame is not None:
+            self._fast_path.learn(frame.raw, events)
 
     def _record_events(self, events: list[Event], now: float) -> None:
         for event in events:

@@ -4,15 +4,12 @@ from abc import abstractmethod
 
 from welldone.bench.dialects.base import MAX_MESSAGE_CHARS, BenchDialect, JsonBody, OutputKind, StreamTimer
 from welldone.bench.report import BenchRecord
-from welldone.core import sse
 from welldone.core.envelope import Envelope
 from welldone.dialects.messages.objects import ANTHROPIC_VERSION, ANTHROPIC_VERSION_HEADER
 from welldone.dialects.messages.repair import MessagesRepairer
 from welldone.dialects.responses.emitter import CALL_TEXTS
 from welldone.dialects.responses.repair import ResponsesRepairer
 from welldone.dialects.same_dialect import PassthroughRepairer
-
-_MAX_PARTIAL_EVENT_BYTES = 4096  # of an incomplete event: one of a token has some hundred bytes
 
 
 class EventStreamTimer(StreamTimer):
@@ -25,7 +22,6 @@ class EventStreamTimer(StreamTimer):
         self._repairer.on_text = self._on_text
         self._now = 0.0
         self._is_cut = False
-        self._partial = b""  # an incomplete event
         self._last_kind: OutputKind = "text"
 
     # For the dialects.
@@ -48,23 +44,12 @@ class EventStreamTimer(StreamTimer):
         return tuple(self._repairer.repair_log.counts())
 
     def feed(self, data: bytes, now: float) -> None:
-        """Pass on event by event: the fast path of the repairer is for single ones."""
         self._now = now
-        data = self._partial + data
-        start = 0
-        while end := data.find(sse.FRAME_END, start) + 1:
-            self._repairer.feed(data[start : end + 1])
-            start = end + 1
-        self._partial = data[start:]
-        # The repairer would wait for the rest of an event as well. It limits its length, and knows all line ends.
-        if len(self._partial) > _MAX_PARTIAL_EVENT_BYTES or b"\r" in self._partial:
-            self._repairer.feed(self._partial)
-            self._partial = b""
+        self._repairer.feed(data)
         self._check_end()
 
     def close(self, now: float) -> None:
         self._now = now
-        self._repairer.feed(self._partial)
         had_failed = self._repairer.failure is not None
         self._repairer.close()
         self._is_cut = not had_failed and self._repairer.failure is not None

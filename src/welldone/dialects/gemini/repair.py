@@ -13,7 +13,7 @@ from welldone.core.envelope import Endpoint, Envelope
 from welldone.core.events import Failure, Json, Usage
 from welldone.core.fields import bad_stream_failure
 from welldone.core.finish_reasons import finish_word
-from welldone.core.lenient_json import as_list, as_object, scrub_object
+from welldone.core.lenient_json import as_list, as_object
 from welldone.core.repair_log import RepairLog
 from welldone.core.request_facts import CHAT_CHOICES_LIMIT
 from welldone.core.state import PartState
@@ -23,7 +23,6 @@ from welldone.dialects.same_dialect import PassthroughRepairer
 
 _REPLY_MEMBERS = frozenset({"candidates", "promptFeedback", "usageMetadata", "modelVersion", "responseId"})
 """Members of a reply; a JSON object without any of them is something else."""
-_CRLF_END = b"\r\n\r\n"
 _LOGPROBS_LISTS = ("chosenCandidates", "topCandidates")
 _TEXT_CANDIDATE_MEMBERS = frozenset({"content", "index", "safetyRatings"})
 _TEXT_MEMBERS = frozenset({"text", "thought"})
@@ -168,9 +167,6 @@ class GeminiRepairer(PassthroughRepairer):
     def _reply_object(self, failure: Failure | None) -> Json:
         return self._accumulator.reply if failure is None else objects.failure_object(failure)
 
-    def _scrub_event(self, value: Json) -> Json:
-        return scrub_object(value)
-
     def _fail(self, failure: Failure, *, is_ours: bool = False) -> bytes:
         self._read_usage()
         return super()._fail(failure, is_ours=is_ours)
@@ -241,14 +237,8 @@ class GeminiRepairer(PassthroughRepairer):
     def _keep_alive_bytes(self) -> bytes:
         return b"" if self.is_done else self._dialect.INITIAL_KEEP_ALIVE
 
-    def _is_regular(self, frame: sse.Frame, data: bytes) -> bool:
-        """Whether a frame has no more than its data. Google ends lines with CR LF."""
-        end = _CRLF_END if frame.raw.endswith(_CRLF_END) else sse.FRAME_END
-        return data.startswith(b"{") and frame.raw == b"".join((sse.DATA_PREFIX, data, end))
-
-    def _handle_done(self) -> bytes:
+    def _read_done(self, text: bytes, frame: sse.Frame, out: list[bytes]) -> None:
         self.repair_log.record("gem-no-done")
-        return b""
 
     def _reply_value(self, value: object) -> object:
         """Merge the elements of a stream that is a JSON array; an error in it is the reply."""

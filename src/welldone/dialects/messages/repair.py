@@ -63,7 +63,6 @@ class MessagesRepairer(PassthroughRepairer):
         self._usage_at_end: Json = {}
         self._extra_members: Json = {}
         self._has_delta = False
-        self._has_error = False
         self._handlers: dict[str, Callable[[Json], bytes]] = {
             "message_start": self._on_message_start,
             "content_block_start": self._on_block_start,
@@ -88,10 +87,9 @@ class MessagesRepairer(PassthroughRepairer):
     def _reply_object(self, failure: Failure | None) -> Json:
         return self._accumulator.message if failure is None else objects.anthropic_error_object(failure)
 
-    def _skip_frames(self, frames: list[sse.Frame]) -> None:
-        for frame in frames:
-            is_event = frame.data and frame.data.strip() != b"[DONE]"
-            self.repair_log.record_if(self._has_error and is_event, "msg-error-last")
+    def _skip_frame(self, frame: sse.Frame) -> None:
+        is_event = frame.data and frame.data.strip() != b"[DONE]"
+        self.repair_log.record_if(self._has_error_event and is_event, "msg-error-last")
 
     def text_of(self, event: object) -> object:
         """Return the text of a delta of text or thinking."""
@@ -144,20 +142,22 @@ class MessagesRepairer(PassthroughRepairer):
             return b""
         return self._emitter.forward_event(scrub_object(value))
 
-    def _repair_irregular_data(self, data: bytes, value: object, frame: sse.Frame) -> bytes:
-        if frame.event == "ping":
-            self.repair_log.record("msg-ping-form", data.decode("utf-8", "replace"))
-            return self._keep_alive_bytes()
-        if frame.event == "error" and not any(isinstance(parsed, dict) for parsed in parse_lenient(data)):
-            message = data.decode("utf-8", "replace").strip()
+    def _read_text(self, text: bytes, frame: sse.Frame, out: list[bytes]) -> None:
+        if frame.event not in ("ping", "error") or any(isinstance(parsed, dict) for parsed in parse_lenient(text)):
+            super()._read_text(text, frame, out)
+        elif frame.event == "ping":
+            self.repair_log.record("msg-ping-form", text.decode("utf-8", "replace"))
+            self._add_keep_alive(out)
+        else:
+            message = text.decode("utf-8", "replace").strip()
             self.repair_log.record("msg-error-event", message)
-            self._has_error = True
-            return self._fail(Failure(message or "unknown error"))
-        return super()._repair_irregular_data(data, value, frame)
+            self._has_error_event = True
+            out.append(self._fail(Failure(message or "unknown error")))
 
-    def _handle_done(self) -> bytes:
+    def _read_done(self, text: bytes, frame: sse.Frame, out: list[bytes]) -> None:
         self.repair_log.record("msg-no-done")
-        return self._end_message() if self.has_started and not self._is_ended else b""
+        if text.strip() == b"[DONE]" and self.has_started and not self._is_ended:
+            out.append(self._end_message())
 
     def _keep_alive_bytes(self) -> bytes:
         if self.is_done:
@@ -231,7 +231,7 @@ class MessagesRepairer(PassthroughRepairer):
         return self._keep_alive_bytes()
 
     def _on_error(self, value: Json) -> bytes:
-        self._has_error = True
+        self._has_error_event = True
         failure = read_error(value, b"", RepairLog()) or Failure("unknown error")
         return self._fail(self._upstream_failure(failure, value, "msg-error-event"))
 
@@ -290,7 +290,7 @@ class MessagesRepairer(PassthroughRepairer):
             return b""
         self.repair_log.record("msg-no-early-eof")
         if self._stop_reason() is None:
-            is_whole = self._blocks.may_be_whole and not self._is_cut
+            is_whole = self._blocks.may_be_whole and not self.is_cut
             broken_off = incomplete_stream_failure("the server's stream ended before the message was complete")
             if (failure := self.unfinished if is_whole else broken_off) is not None:
                 return self._fail(failure, is_ours=True)

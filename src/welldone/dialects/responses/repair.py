@@ -40,7 +40,6 @@ class ResponsesRepairer(PassthroughRepairer):
 
     _UNKNOWN_EVENT_RULE: ClassVar[str] = "resp-no-unknown-events"
     _HAS_NUMBERS: ClassVar[bool] = True
-    _EMPTY_DATA_RULES: ClassVar[tuple[str, ...]] = (*PassthroughRepairer._EMPTY_DATA_RULES, "resp-keepalive")
 
     def __init__(
         self,
@@ -165,15 +164,9 @@ class ResponsesRepairer(PassthroughRepairer):
             self._emitter.keep_alive()
         return self._emitter.drain()
 
-    def _repair_irregular_data(self, data: bytes, value: object, frame: sse.Frame) -> bytes:
-        if not frame.ended and frame.event == "response.completed":
-            self._has_sentinel = True  # truncated inside the terminal event
-        return super()._repair_irregular_data(data, value, frame)
-
-    def _handle_done(self) -> bytes:
+    def _read_done(self, text: bytes, frame: sse.Frame, out: list[bytes]) -> None:
         self.repair_log.record("resp-terminal-once", "[DONE]")
         self._has_sentinel = True
-        return b""
 
     def _finish_stream(self) -> bytes:
         if self.is_done:
@@ -183,7 +176,9 @@ class ResponsesRepairer(PassthroughRepairer):
             return self._fail(self._upstream_failure, is_ours=True)
         self.repair_log.record("resp-terminal-once")
         items = self._emitter.items
-        if not self._has_sentinel or not items or any(item.is_open for item in items):
+        cut = self.decoder.cut_frame
+        has_end = self._has_sentinel or (cut is not None and cut.event == "response.completed")
+        if not has_end or not items or any(item.is_open for item in items):
             return self._fail_incomplete("the server's stream ended before the response was complete")
         self._end_response("completed", {})
         return self._emitter.drain()

@@ -135,7 +135,7 @@ class TraceView:
         if self.reply_kind is not ReplyKind.STREAM:
             return []
         decoder = sse.SseDecoder(limit_bytes=len(self.trace.body) + 1)
-        return decoder.feed(self.trace.body) + decoder.close()
+        return [frame for frame in decoder.feed(self.trace.body) + decoder.close() if not frame.is_overlong]
 
     @cached_property
     def invalid_utf8_frames(self) -> dict[int, str]:
