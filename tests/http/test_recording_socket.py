@@ -8,10 +8,10 @@ import pytest
 
 from tests.http.aio import run, serving
 from tests.table import table
-from welldone.core.websocket_frames import FrameDecoder, Opcode, SocketMessage, accept_key, encode_frame
 from welldone.http.address import parse_url
 from welldone.http.connect import HttpClientError
 from welldone.http.recording_client import RefusedSocketError, SocketRecording, open_socket
+from welldone.http.websocket_frames import FrameDecoder, Opcode, SocketMessage, accept_key, encode_frame
 
 LIMIT_BYTES = 1000
 LAST = b'{"last":true}'

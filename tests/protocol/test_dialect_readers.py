@@ -31,8 +31,7 @@ from welldone.core.repair_log import RepairLog
 from welldone.core.request_facts import RepairOptions, RequestFacts
 from welldone.core.sse import FRAME_LIMIT_BYTES
 from welldone.core.state import PartState
-from welldone.dialects.dialect_reader import DialectReader
-from welldone.dialects.registry import dialect_reader_for
+from welldone.stream.dialect_reader import DialectReader, dialect_reader_for
 from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
 
 Json = dict[str, Any]

@@ -36,9 +36,8 @@ from welldone.core.events import (
 )
 from welldone.core.repair_log import RepairLog
 from welldone.core.request_facts import RepairOptions, RequestFacts
-from welldone.dialects.dialect_reader import DialectReader
 from welldone.dialects.gemini import objects
-from welldone.dialects.registry import dialect_reader_for
+from welldone.stream.dialect_reader import DialectReader, dialect_reader_for
 from welldone.stream.pipeline import BufferedPipeline, StreamPipeline
 
 CHAT, GEMINI = Endpoint.CHAT, Endpoint.GEMINI

@@ -5,9 +5,7 @@ from typing import NamedTuple
 
 from welldone.core.envelope import Endpoint, Envelope
 from welldone.core.events import Json
-from welldone.core.repair_log import RepairLog
-from welldone.core.request_facts import RequestFacts
-from welldone.dialects.dialect_reader import DialectReader, EventSink
+from welldone.dialects.event_sink import EventSink
 from welldone.dialects.gemini.objects import COUNTED_REQUEST, KEY_HEADER, method_target
 from welldone.dialects.gemini.reader import GeminiEvents
 from welldone.dialects.gemini.repair import GeminiRepairer
@@ -94,12 +92,3 @@ def passthrough_repairer_for(
     if endpoint is Endpoint.RESPONSES and request is not None:  # a Response repeats members of its request
         options["echo"] = {name: value for name, value in request.items() if name in RESPONSE_DEFAULTS}
     return dialect.make_repairer(fallback=fallback, **options)
-
-
-def dialect_reader_for(
-    dialect: Endpoint, endpoint: Endpoint, *, fallback: Envelope, facts: RequestFacts, repair_log: RepairLog
-) -> DialectReader:
-    """Return the reader of one answer in this dialect, for a client of chat or completions (`endpoint`)."""
-    events = DIALECTS[dialect].make_events(fallback, endpoint)
-    repairer = passthrough_repairer_for(dialect, fallback=fallback, output=events, repair_log=repair_log)
-    return DialectReader(repairer, events, endpoint, fallback=fallback, facts=facts, repair_log=repair_log)

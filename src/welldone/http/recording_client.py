@@ -18,10 +18,10 @@ from typing import TypeAlias, cast
 
 import msgspec
 
-from welldone.core.websocket_frames import FrameDecoder, FrameError, Opcode, accept_key, encode_frame
 from welldone.http.address import Address, encode_request
 from welldone.http.connect import HttpClientError, connect
 from welldone.http.response_parser import CONNECTION_LOST, ResponseParser
+from welldone.http.websocket_frames import FrameDecoder, FrameError, Opcode, accept_key, encode_frame
 
 RESPONSE_TIMEOUT_S = 120.0
 """Limit for one response. All probes together take less: 90 s with a small model on two cores."""

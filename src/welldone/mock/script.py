@@ -8,7 +8,7 @@ import msgspec
 
 from welldone.core.events import Json
 from welldone.core.sse import SseDecoder
-from welldone.core.websocket_frames import accept_key
+from welldone.http.websocket_frames import accept_key
 from welldone.rules.trace import read_trace, timed_reads
 
 ReplyEnd: TypeAlias = Literal["whole", "close", "cut", "reset", "hang", "endless"]

@@ -18,7 +18,7 @@ from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
-from welldone.core.websocket_frames import FrameDecoder, Opcode, encode_frame
+from welldone.http.websocket_frames import FrameDecoder, Opcode, encode_frame
 from welldone.mock.script import (
     MockChunk,
     MockReply,

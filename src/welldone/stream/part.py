@@ -25,7 +25,7 @@ from welldone.core.state import PartState
 from welldone.core.text_filters import ReasoningTokenCounter, StopStringFilter
 from welldone.core.text_tool_calls import ForcedCallConverter, ForcedToolCall, TextToolCallDetector
 from welldone.dialects.chat.reader import EventReader
-from welldone.dialects.registry import dialect_reader_for
+from welldone.stream.dialect_reader import dialect_reader_for
 
 _EARLY_LIMIT = 64  # events before the envelope that are stored; real servers send one
 

@@ -8,8 +8,8 @@ from welldone.check import settings
 from welldone.check.reply import ProbeReply, ProbeRequest
 from welldone.check.session import NotApplicableError, Probe, ProbeSocket, Session, UnsupportedError, event_of, is_event
 from welldone.check.settings import CheckDialect
-from welldone.core.websocket_frames import Opcode
 from welldone.http.recording_client import SocketRecording
+from welldone.http.websocket_frames import Opcode
 from welldone.rules.rule_check import ACCEPTED
 from welldone.rules.view.choices import as_list, as_object, as_text, is_int
 

@@ -9,7 +9,7 @@ from welldone.core.envelope import Endpoint, Envelope
 from welldone.core.events import Json
 from welldone.core.finish_reasons import finish_reason_for, finish_word, interrupted_failure
 from welldone.core.lenient_json import as_list, as_object
-from welldone.dialects.dialect_reader import EventSink
+from welldone.dialects.event_sink import EventSink
 from welldone.dialects.gemini import objects
 from welldone.dialects.gemini.repair import ElementOutput, IndexedCandidates
 from welldone.dialects.gemini.writer import GeminiFormat

@@ -4,7 +4,7 @@ import msgspec
 
 from welldone.core.envelope import Endpoint, Envelope
 from welldone.core.events import Failure, Finish, Json, Reasoning, Text, ToolArguments, ToolCall
-from welldone.dialects.dialect_reader import EventSink, finish_reason_or_failure
+from welldone.dialects.event_sink import EventSink, finish_reason_or_failure
 from welldone.dialects.messages.emitter import BLOCK_TEXT_DELTAS, MessagesEmitter
 
 THINKING_FORMAT = "anthropic-claude-v1"

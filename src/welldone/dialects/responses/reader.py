@@ -9,7 +9,7 @@ from welldone.core import fields
 from welldone.core.envelope import Endpoint, Envelope
 from welldone.core.events import Failure, Json
 from welldone.core.repair_log import RepairLog
-from welldone.dialects.dialect_reader import EventSink, finish_reason_or_failure
+from welldone.dialects.event_sink import EventSink, finish_reason_or_failure
 from welldone.dialects.responses import emitter as em
 from welldone.dialects.responses.emitter import OutputItem, ResponsesEmitter, TextAccumulator
 from welldone.dialects.responses.objects import extra_call_members, response_object

@@ -1,59 +1,22 @@
 """Reader of the streams of a dialect other than chat: its repairer, with an emitter that makes events.
 
 The repairer handles all that a server of the dialect may do wrong, and records it. A further dialect needs a
-`PassthroughRepairer` whose emitter is an `EventSink`; `registry` names it.
+`PassthroughRepairer` whose emitter is an `EventSink`; `dialects/registry` names it.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from welldone.core import events as ev
 from welldone.core import sse
-from welldone.core.collect import REASONING_DETAILS
 from welldone.core.envelope import Endpoint, Envelope
-from welldone.core.events import Event, Failure
-from welldone.core.finish_reasons import finish_reason_for, interrupted_failure
+from welldone.core.events import Event
 from welldone.core.repair_log import RepairLog
 from welldone.core.request_facts import RequestFacts
 from welldone.dialects.chat.reader import EventReader
+from welldone.dialects.event_sink import EventSink
+from welldone.dialects.registry import DIALECTS, passthrough_repairer_for
 from welldone.dialects.same_dialect import PassthroughRepairer
-
-
-class EventSink:
-    """What an emitter of events has beside the methods of its dialect's emitter."""
-
-    def __init__(self, fallback: Envelope, endpoint: Endpoint) -> None:
-        self.events: list[Event] = []
-        """Events since they were last taken."""
-        self.envelope: Envelope | None = None
-        """Set with the first event of the answer."""
-        self.failure: Failure | None = None
-        """Set if the end of the answer has no equivalent."""
-        self._fallback = fallback
-        self._endpoint = endpoint
-        self._started: set[int] = set()  # choices
-        self._detail_counts: Counter[int] = Counter()
-
-    def _ensure_choice(self, index: int = 0) -> None:
-        """Start a choice with its first content: an error before it becomes an HTTP status."""
-        if self.envelope is None:
-            self.envelope = self._fallback
-        if index not in self._started:
-            self._started.add(index)
-            self.events.append(ev.ChoiceStart(index))
-
-    def _add_detail(self, choice: int = 0, **members: object) -> None:
-        """Make the event for a block of signed or encrypted reasoning."""
-        details = [{**members, "index": self._detail_counts[choice]}]
-        self._detail_counts[choice] += 1
-        fields = {REASONING_DETAILS: details}
-        self.events.append(ev.UnknownFields(choice, ev.FieldLocation.DELTA, fields, in_own_chunk=True))
-
-
-def finish_reason_or_failure(word: str, endpoint: Endpoint, field: str) -> str | Failure:
-    """Return the finish reason for a word of the server, or the failure of an answer that counts as interrupted."""
-    return finish_reason_for(word, endpoint) or interrupted_failure(word, field=field)
 
 
 class DialectReader(EventReader):
@@ -119,3 +82,12 @@ class DialectReader(EventReader):
         elif output:
             events.append(ev.KeepAlive())
         return events
+
+
+def dialect_reader_for(
+    dialect: Endpoint, endpoint: Endpoint, *, fallback: Envelope, facts: RequestFacts, repair_log: RepairLog
+) -> DialectReader:
+    """Return the reader of one answer in this dialect, for a client of chat or completions (`endpoint`)."""
+    events = DIALECTS[dialect].make_events(fallback, endpoint)
+    repairer = passthrough_repairer_for(dialect, fallback=fallback, output=events, repair_log=repair_log)
+    return DialectReader(repairer, events, endpoint, fallback=fallback, facts=facts, repair_log=repair_log)

@@ -6,7 +6,7 @@ from websockets.frames import Opcode as LibraryOpcode
 from websockets.protocol import Protocol, Side, State
 
 from tests.table import table
-from welldone.core.websocket_frames import FrameDecoder, FrameError, Opcode, SocketMessage, accept_key, encode_frame
+from welldone.http.websocket_frames import FrameDecoder, FrameError, Opcode, SocketMessage, accept_key, encode_frame
 
 LIMIT_BYTES = 100_000
 MASK = b"\x12\x34\x56\x78"
