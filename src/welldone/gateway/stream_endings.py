@@ -1,6 +1,9 @@
 """The end of a stream whose server has died, written by another process that has sent its events to the client."""
 
 import re
+from contextlib import suppress
+
+import msgspec
 
 from welldone.core.json_budget import decode
 from welldone.core.lenient_json import as_object
@@ -40,8 +43,10 @@ def error_ending(endpoint: str, first_event: bytes, sequence_number: int) -> byt
 def _response_failed_frame(first_event: bytes, sequence_number: int) -> bytes:
     """Return `response.failed` with the response object of the first event, or `error` if that is not known."""
     error = response_error_object(server_gone().to_failure())
-    found = _DATA_LINE.search(first_event)
-    response = None if found is None else as_object(decode(found[1])).get("response")
+    response: object = None
+    with suppress(msgspec.DecodeError, UnicodeError, RecursionError):  # Ray's proxy passes on what a front end has sent
+        if (found := _DATA_LINE.search(first_event)) is not None:
+            response = as_object(decode(found[1])).get("response")
     if not isinstance(response, dict):
         return encode_event({"type": "error", "sequence_number": sequence_number, "param": None, **error})
     failed = {**response, "status": "failed", "error": error}
