@@ -134,7 +134,7 @@ def test_text_of_a_known_form_is_not_parsed() -> None:
     repairer = passthrough_repairer_for(Endpoint.MESSAGES, fallback=ENVELOPES[Endpoint.MESSAGES])
     for frame in (MESSAGE_START, MESSAGE_EVENTS[2], message_delta("a")):
         repairer.feed(frame)
-    repairer.feed_by_frame = None  # type: ignore[method-assign, assignment]
+    repairer.feed_frame = None  # type: ignore[method-assign, assignment]
     assert repairer.feed(message_delta('b\n"é')) == message_delta('b\n"é')
 
 

@@ -106,9 +106,9 @@ class FrameReader(ABC, Generic[Output]):
             # Common case: one correctly framed data line with strict JSON.
             value = parse_strict(data)
             if type(value) is dict:
-                if len(raw) != len(data) + 8:  # other dialects than chat have names or CR LF
-                    self.repair_log.record_if(frame.event, "sse-no-event-name", f"event: {frame.event}")
-                    self.repair_log.record_if(raw.endswith(b"\r\n"), "sse-lf-only")
+                if len(raw) != len(data) + 8:  # a name or CR LF, which only other dialects have
+                    rule = "sse-no-event-name" if frame.event else "sse-lf-only"
+                    self.repair_log.record(rule, frame.event and f"event: {frame.event}")
                 if not data.isascii():
                     check_characters(self.repair_log, data)
                 self._read_object(value, data, out, frame.event)

@@ -180,12 +180,13 @@ class PassthroughRepairer(FrameReader[bytes]):
 
     def feed(self, data: bytes, part: int = 0) -> bytes:
         """Repair upstream bytes; return the bytes to send."""
-        text = self._known_text(data) if self.decoder.is_idle else None
-        if text is not None:
-            self.decoder.offset += len(data)
-            return self._pass_text(text, self.decoder.offset - len(data))
+        if self._send_text is not None and self._template is not None and self.decoder.is_idle:
+            text = self._template.read(data, self._next_sequence_number)
+            if text is not None:
+                self.decoder.offset += len(data)
+                return self._pass_text(text, self.decoder.offset - len(data))
         self.has_content = False
-        return b"".join([output for _, output in self.feed_by_frame(data)])
+        return b"".join([self.feed_frame(frame) for frame in self.decode_frames(data)])
 
     def feed_by_frame(self, data: bytes) -> Iterator[FrameOutput]:
         """Do the same as `feed`, frame by frame."""
@@ -195,7 +196,7 @@ class PassthroughRepairer(FrameReader[bytes]):
     def decode_frames(self, data: bytes) -> Iterator[sse.Frame]:
         """Yield the frames that `data` completes. Pass each to `feed_frame` before the next, which may be like it."""
         start = 0
-        while self.decoder.is_idle and (end := data.find(sse.FRAME_END, start) + 2) > 1:
+        while start < len(data) and self.decoder.is_idle and (end := data.find(sse.FRAME_END, start) + 2) > 1:
             raw = data[start:end]
             if (text := self._known_text(raw)) is None:
                 break
