@@ -3,10 +3,12 @@
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table import table
+from welldone.core.envelope import Endpoint
 from welldone.core.template import ChunkTemplate, learn_chunk
 from welldone.dialects.chat.writer import split_chunk
 
@@ -82,6 +84,13 @@ def test_the_fast_path_counts_frames_and_bytes() -> None:
     path.rewrite(frame("bc"))
     path.rewrite(b"data: [DONE]\n\n")
     assert (path.frames, path.bytes) == (2, len(frame("a") + frame("bc")))
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "choice"), [(Endpoint.CHAT, {"text": "x"}), (Endpoint.COMPLETIONS, {"delta": {"content": "x"}})]
+)
+def test_the_text_of_a_chunk_is_where_its_endpoint_has_it(endpoint: Endpoint, choice: dict[str, Any]) -> None:
+    assert split_chunk(b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n", endpoint) is None
 
 
 def test_a_frame_with_a_text_that_cannot_be_copied_still_matches() -> None:

@@ -14,6 +14,7 @@ from welldone.core.json_budget import (
     ELEMENTS_LIMIT,
     STEPWISE_LIMIT_BYTES,
     count_json_syntax,
+    cut_to_count,
     decode,
     decode_in_steps,
     decode_unlimited_in_steps,
@@ -139,6 +140,14 @@ def test_a_text_with_an_unterminated_string_is_counted(end: bytes) -> None:
 )
 def test_a_small_and_flat_text_is_recognised(data: bytes, expected: bool) -> None:
     assert is_small_and_flat(data, 4) is expected
+
+
+def test_a_long_text_is_counted_piece_by_piece() -> None:
+    text = b"[" + b"1," * 1_000_000 + b"1]"
+    pieces = cut_to_count(text)
+    assert b"".join(pieces) == text
+    assert len(pieces) > 1
+    assert sum(count_json_syntax(piece).elements for piece in pieces) == 1_000_000
 
 
 def test_nesting_depth_is_counted() -> None:
