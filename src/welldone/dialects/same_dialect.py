@@ -144,7 +144,7 @@ class PassthroughRepairer(FrameReader[bytes]):
         """Set how the stream is repaired, before its first byte."""
         self.repair_log.strict_rules = options.strict
         self._map_failure = options.map_failure
-        self.unfinished = options.unfinished
+        self.unfinished: Failure | None = options.unfinished
 
     @property
     def is_done(self) -> bool:
@@ -305,7 +305,7 @@ class PassthroughRepairer(FrameReader[bytes]):
     def _fail(self, failure: Failure, *, is_ours: bool = False) -> bytes:
         if self.failure is not None or self.is_done:
             return b""
-        self.failure = failure if is_ours or self._map_failure is None else self._map_failure(failure)
+        self.failure: Failure | None = failure if is_ours or self._map_failure is None else self._map_failure(failure)
         return self._error_bytes(self.failure)
 
     def _fail_incomplete(self, message: str) -> bytes:

@@ -10,7 +10,7 @@ from typing import ClassVar
 from welldone.core import events as ev
 from welldone.core import sse
 from welldone.core.envelope import Endpoint, Envelope
-from welldone.core.events import Event
+from welldone.core.events import Event, Failure
 from welldone.core.repair_log import RepairLog
 from welldone.core.request_facts import RequestFacts
 from welldone.dialects.chat.reader import EventReader
@@ -77,7 +77,7 @@ class DialectReader(EventReader):
             self.chunks.has_usage_chunk = self._usage is not None
             failure = repairer.failure or sink.failure
             if failure is not None and self.failure is None:
-                self.failure = failure
+                self.failure: Failure | None = failure
                 events.append(failure)
         elif output:
             events.append(ev.KeepAlive())

@@ -179,4 +179,4 @@ class EventReader(FrameReader[Event]):
     def _add_failure(self, failure: Failure, events: list[Event]) -> None:
         events += self.chunks.deltas.close()
         events.append(failure)
-        self.failure = failure
+        self.failure: Failure | None = failure
