@@ -113,6 +113,8 @@ class FrameReader(ABC, Generic[Output]):
                     check_characters(self.repair_log, data)
                 self._read_object(value, data, out, frame.event)
                 return out
+            if value is NOT_JSON and self._is_too_costly(data, out):
+                return out
         self._is_mid_frame = not frame.ended
         self._irregular_end = frame.byte + len(raw)
         if _COMMENT.fullmatch(raw) and b'"choices"' not in raw and not self._pieces:
@@ -126,6 +128,14 @@ class FrameReader(ABC, Generic[Output]):
 
     def _fail_unreadable(self, content: str, out: list[Output]) -> None:
         self._add_failure(bad_stream_failure(f"{content} (frame {self.repair_log.frame})"), out)
+
+    def _is_too_costly(self, text: bytes, out: list[Output]) -> bool:
+        """Fail if lenient parsing of a frame would block other streams; return whether it did."""
+        if self.is_done or not exceeds_lenient_limit(text):
+            return False
+        self.repair_log.record("enc-strict-json", f"a frame of {len(text)} bytes")
+        self._fail_unreadable(f"a frame that is {lenient_json.describe_unreadable(text)}", out)
+        return True
 
     def _fail_overlong(self, out: list[Output]) -> None:
         observed = f"a frame of more than {self.decoder.limit_bytes} bytes or {sse.FRAME_LINES_LIMIT} lines"
@@ -201,10 +211,7 @@ class FrameReader(ABC, Generic[Output]):
     def _read_values(self, text: bytes, frame: sse.Frame, out: list[Output]) -> None:
         value = parse_strict(text)
         values = [value]
-        if value is NOT_JSON and exceeds_lenient_limit(text) and frame.ended and not self.is_done:
-            # Lenient parsing of a long frame would block other streams.
-            self.repair_log.record("enc-strict-json", f"a frame of {len(text)} bytes")
-            self._fail_unreadable(f"a frame that is {lenient_json.describe_unreadable(text)}", out)
+        if value is NOT_JSON and frame.ended and self._is_too_costly(text, out):
             return
         if not text.isascii():
             check_characters(self.repair_log, text)
