@@ -150,6 +150,13 @@ def test_a_long_text_is_counted_piece_by_piece() -> None:
     assert sum(count_json_syntax(piece).elements for piece in pieces) == 1_000_000
 
 
+@pytest.mark.parametrize("number", [b"1" * 257, b"1." + b"2" * 257, b"1" * 600 + b"e-5"])
+def test_a_long_number_is_found_wherever_a_text_is_cut(number: bytes) -> None:
+    for before in range(2**19 - len(number) - 1, 2**19 + 2):
+        pieces = cut_to_count(b"[" + b" " * before + number + b",1]")
+        assert any(count_json_syntax(piece).has_long_number for piece in pieces), before
+
+
 def test_nesting_depth_is_counted() -> None:
     assert [nesting_depth(count_json_syntax(text).bracket_steps) for text in (b"", b"[{}]", b"[[]][")] == [0, 2, 2]
 

@@ -47,6 +47,8 @@ _ALL_BUT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _BRACKETS_TO_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: 1 and -1
 _DIGITS_TO_ZERO = bytes.maketrans(b"123456789E", b"000000000e")
 _TOO_MANY_DIGITS = b"0" * (DIGITS_LIMIT + 1)
+_NO_NUMBER = re.compile(rb"[^0-9.eE+-]")
+_NUMBER_BYTES = 4 * DIGITS_LIMIT  # a number has three runs of digits
 _TINY_NUMBER = re.compile(rb"-(?<=[eE]-)[0-9]{3}")  # the search for a literal first byte takes a fifth of the time
 
 Value = TypeVar("Value")
@@ -88,8 +90,18 @@ def nesting_depth(bracket_steps: bytes) -> int:
 
 
 def cut_to_count(outside: bytes) -> list[bytes]:
-    """Cut a long JSON text without its strings for `count_json_syntax`: a number may be cut in two."""
-    return [outside[start : start + _COUNTED_BYTES] for start in range(0, len(outside), _COUNTED_BYTES)]
+    """Cut a long JSON text without its strings for `count_json_syntax`, between two numbers.
+
+    A number without an end in `_NUMBER_BYTES` is cut: a valid one has too many digits before that.
+    """
+    pieces, start = [], 0
+    while start < len(outside):
+        end = start + _COUNTED_BYTES
+        found = _NO_NUMBER.search(outside, end, end + _NUMBER_BYTES)
+        end = end + _NUMBER_BYTES if found is None else found.start()
+        pieces.append(outside[start:end])
+        start = end
+    return pieces
 
 
 def is_small_and_flat(data: bytes, depth: int) -> bool:

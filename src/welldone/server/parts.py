@@ -38,7 +38,7 @@ class BodyHolder(Protocol):
 
     @property
     def pending_body_bytes(self) -> int:
-        """Bytes of the body that are not sent yet."""
+        """Bytes of the body; 0 once all of it is sent."""
 
 
 class BodyBudget:
