@@ -271,8 +271,10 @@ def learn_event(received: Affixes | None, number: int | None) -> EventTemplate |
 
     Without a number it is of a dialect that has none.
     """
-    if received is None or number is None:
-        return None if received is None else EventTemplate([received[0]], [received[1]])
+    if received is None:
+        return None
+    if number is None:
+        return EventTemplate([received[0]], [received[1]])
     numbers = [found for side in received for found in _SEQUENCE_NUMBER.findall(side)]
     is_numbered = numbers == [b"%d" % number]
     return EventTemplate(*map(_SEQUENCE_NUMBER.split, received)) if is_numbered else None
