@@ -20,9 +20,10 @@ from faults.dialects import COMPLETIONS, MESSAGES, NATIVE, PATHS, RESPONSES, end
 from faults.failing import ATTEMPTS_LIMIT
 from tests.support.server import Running
 from tests.support.upstream import gateway, upstream
+from welldone.core.catalog import Severity
 from welldone.mock.script import MockReply
 from welldone.mock.server import MockHttpRequest
-from welldone.rules.judge import LintVerdict, judge
+from welldone.rules.judge import judge
 from welldone.rules.trace import Trace
 
 WORDS = 20
@@ -128,7 +129,7 @@ def breaks_a_rule(path: str, received: ClientReply) -> bool:
     if path not in ENDPOINTS:
         return False
     trace = Trace(body=received.body, endpoint=ENDPOINTS[path], status=received.status, complete=received.is_whole)
-    return judge(trace).verdict is LintVerdict.FAIL
+    return any(finding.severity == Severity.BREAKS for finding in judge(trace).findings)
 
 
 def die(context: CaseContext) -> Outcome:

@@ -237,8 +237,9 @@ STRANGERS: dict[str, tuple[str, ...]] = {
     "a key in a cookie": (f"Cookie: api_key={KEY}; Authorization=Bearer {KEY}",),
     "a key in a header of another name": (f"x_api_key: {KEY}", f"Proxy-Authorization: Bearer {KEY}"),
 }
-ADMINS = {("POST", "/models/load"), ("POST", "/models/unload"), ("GET", "/page/api/recordings/x")}
-ADMINS |= {("HEAD", "/page/api/recordings/x")}
+_READ_BY_ADMINS = ("/keys", "/admin/mirror", "/page/api/recordings/x")
+ADMINS = {("POST", "/models/load"), ("POST", "/models/unload"), ("POST", "/keys"), ("DELETE", "/keys/x")}
+ADMINS |= set(product(("GET", "HEAD"), _READ_BY_ADMINS))
 ODD = ["/%2e%2e/health", "//health", "/health/", "/health/../metrics", "/health%2f..%2fmetrics", "/HEALTH", "/health;x"]
 ODD += [
     "/page/assets/../api/state",
