@@ -299,20 +299,20 @@ def _settings(options: Namespace) -> BenchSettings:
         raise UsageError("two URLs are given: omit --url")
     if options.profile is not None:
         find_workload_profile(options.profile)
-    kind = _benchmark_kind(options)
-    defaults = _QUICK_DEFAULTS if kind is BenchmarkKind.QUICK else BenchSettings(url="")
+    benchmark_kind = _benchmark_kind(options)
+    defaults = _QUICK_DEFAULTS if benchmark_kind is BenchmarkKind.QUICK else BenchSettings(url="")
     # A profile or a dataset has lengths of its own.
     decode = defaults.decode if options.profile is None and options.dataset is None else None
     against_key = options.against_api_key
     names = BenchSettings.__struct_fields__
-    given = {name: value for name, value in vars(options).items() if name in names and value is not None}
-    given |= {
+    changes = {name: value for name, value in vars(options).items() if name in names and value is not None}
+    changes |= {
         "url": option_types.server_url(options.address or options.url or "http://127.0.0.1:8000/v1"),
         "against": None if options.against is None else option_types.server_url(options.against),
         **option_types.tested_server_settings(options),
         "key": option_types.server_key(options.api_key or None),  # inference-benchmarker takes an empty key
         "against_key": None if against_key is None else option_types.resolve_env(against_key, "--against-api-key"),
-        "kind": kind,
+        "kind": benchmark_kind,
         "rates": tuple(options.rates),
         "prompt": None if options.prompt is None else parse_length(options.prompt),
         "decode": decode if options.decode is None else parse_length(options.decode),
@@ -322,7 +322,7 @@ def _settings(options: Namespace) -> BenchSettings:
         # Repeated prompts would be answered from the server's cache.
         "seed": int.from_bytes(os.urandom(4)) % _SEED_COUNT if options.seed is None else options.seed,
     }
-    return msgspec.structs.replace(defaults, **given)
+    return msgspec.structs.replace(defaults, **changes)
 
 
 def _benchmark_kind(options: Namespace) -> BenchmarkKind:
@@ -332,22 +332,22 @@ def _benchmark_kind(options: Namespace) -> BenchmarkKind:
         BenchmarkKind.CONCURRENCY: ("--concurrency", options.levels),
         BenchmarkKind.REPLAY: ("--replay", options.replay),
     }
-    flags = {kind: flag for kind, (flag, _) in required.items()}
+    flags = {benchmark_kind: flag for benchmark_kind, (flag, _) in required.items()}
     is_sweep = options.arrivals or options.num_rates is not None or options.max_vus is not None
     default = BenchmarkKind.SWEEP if is_sweep else BenchmarkKind.QUICK
-    implied, *more = [kind for kind, (_, value) in required.items() if value] or [default]
+    implied, *more = [benchmark_kind for benchmark_kind, (_, value) in required.items() if value] or [default]
     if more:
         raise UsageError(f"{flags[implied]} is for -b {implied}, {flags[more[0]]} for -b {more[0]}: omit one")
-    kind = implied if options.benchmark_kind is None else options.benchmark_kind
-    if kind in required and kind is not implied:
-        raise UsageError(f"-b {kind} needs {flags[kind]}")
-    if kind not in required and implied in required:
-        raise UsageError(f"{flags[implied]} is for -b {implied}, not for -b {kind}")
-    if options.arrivals and kind not in (BenchmarkKind.RATE, BenchmarkKind.SWEEP):
-        raise UsageError(f"--arrivals is for -b rate and -b sweep, not for -b {kind}")
+    chosen = implied if options.benchmark_kind is None else options.benchmark_kind
+    if chosen in required and chosen is not implied:
+        raise UsageError(f"-b {chosen} needs {flags[chosen]}")
+    if chosen not in required and implied in required:
+        raise UsageError(f"{flags[implied]} is for -b {implied}, not for -b {chosen}")
+    if options.arrivals and chosen not in (BenchmarkKind.RATE, BenchmarkKind.SWEEP):
+        raise UsageError(f"--arrivals is for -b rate and -b sweep, not for -b {chosen}")
     if options.burstiness and options.arrivals is not ArrivalProcess.BURSTY:
         raise UsageError("--burstiness is for --arrivals bursty")
-    return kind
+    return chosen
 
 
 def _describe_plan(settings: BenchSettings) -> str:

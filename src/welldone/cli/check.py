@@ -207,8 +207,8 @@ def _default_docs_url() -> str:
     return text if _WEB_ADDRESS.fullmatch(text) else ""
 
 
-def _split_list(given: Iterable[str]) -> list[str]:
-    return [word for text in given for part in text.split(",") if (word := part.strip())]
+def _split_list(texts: Iterable[str]) -> list[str]:
+    return [word for text in texts for piece in text.split(",") if (word := piece.strip())]
 
 
 def _baseline_rules(name: str) -> frozenset[str]:
@@ -273,9 +273,9 @@ async def add_prescription(report: Report, settings: CheckSettings) -> Report:
         if settings.endpoint != "chat" and after.findings_by_rule:  # answers made from its chat may be right
             translated = [line for line in toml if not line.startswith("speaks = ")]
             with suppress(CheckUnreachableError, NothingToCheckError):  # the server may have no chat
-                other = await _check_through_gateway(translated, variables, report, settings)
-                if other.failed_answers == 0 and len(other.findings_by_rule) < len(after.findings_by_rule):
-                    toml, after = translated, other
+                outcome = await _check_through_gateway(translated, variables, report, settings)
+                if outcome.failed_answers == 0 and len(outcome.findings_by_rule) < len(after.findings_by_rule):
+                    toml, after = translated, outcome
         prescription = compare(toml, report, after)
     except asyncio.CancelledError:
         prescription = Prescription(toml=tuple(toml), problem="interrupted")

@@ -93,9 +93,9 @@ def command_options(parser: CommandParser) -> Iterator[Option]:
         values = list(getattr(action, "values", None) or action.choices or ())
         if not flags and placeholder == "ID":
             values = list(RULES)
-        kind = "choice" if values else "file" if _FILE_PLACEHOLDERS.search(placeholder) else "any"
-        kind = "model" if not _MODEL_FLAGS.isdisjoint(flags) else kind if action.nargs != 0 else ""
-        yield Option(flags, placeholder, (action.help or "").replace("%%", "%"), kind, " ".join(values))
+        value_kind = "choice" if values else "file" if _FILE_PLACEHOLDERS.search(placeholder) else "any"
+        value_kind = "model" if not _MODEL_FLAGS.isdisjoint(flags) else value_kind if action.nargs != 0 else ""
+        yield Option(flags, placeholder, (action.help or "").replace("%%", "%"), value_kind, " ".join(values))
 
 
 def _all_options() -> dict[str, list[Option]]:
@@ -111,11 +111,11 @@ def _template(shell: str, **parts: Iterable[str]) -> str:
 
 def _bash() -> str:
     values, options = [], []
-    for command, found in _all_options().items():
-        positional = " ".join(option.values for option in found if not option.flags and option.values)
-        flags = " ".join(flag for option in found for flag in option.flags)
+    for command, own_options in _all_options().items():
+        positional = " ".join(option.values for option in own_options if not option.flags and option.values)
+        flags = " ".join(flag for option in own_options for flag in option.flags)
         options.append(f'        {command}) words="{flags}" values="{positional}" ;;')
-        for option in found:
+        for option in own_options:
             if option.flags and option.kind:
                 pattern = "|".join(f'"{command} {flag}"' for flag in option.flags)
                 values.append(f"        {pattern}) {_BASH_VALUES[option.kind].replace('{}', option.values)}return ;;")
@@ -125,9 +125,9 @@ def _bash() -> str:
 def _zsh() -> str:
     commands = [f"        {shlex.quote(f'{name}:{text}')}" for name, text in COMMANDS.items()]
     cases = []
-    for command, found in _all_options().items():
+    for command, own_options in _all_options().items():
         specs = []
-        for option in found:
+        for option in own_options:
             value = _ZSH_VALUES[option.kind].replace("{}", option.values) if option.kind else ""
             text = re.sub(r"([\[\]:\\])", r"\\\1", option.text)
             specs += [f"*{flag}[{text}]{value}" for flag in option.flags] or [f"*{value}"]
@@ -140,11 +140,11 @@ def _fish() -> str:
     lines = ["# fish completion of welldone, printed by: welldone completion fish", "complete -c welldone -f"]
     condition = "-n __fish_use_subcommand"
     lines += [f"complete -c welldone {condition} -a {name} -d {_fish_quote(text)}" for name, text in COMMANDS.items()]
-    for command, found in _all_options().items():
-        for option in found:
+    for command, own_options in _all_options().items():
+        for option in own_options:
             # fish has three kinds of flags: --long, -s and -old.
             kinds = ("-l" if flag.startswith("--") else "-s" if len(flag) == 2 else "-o" for flag in option.flags)
-            words = [f"{kind} {flag.lstrip('-')}" for kind, flag in zip(kinds, option.flags, strict=True)]
+            words = [f"{flag_kind} {flag.lstrip('-')}" for flag_kind, flag in zip(kinds, option.flags, strict=True)]
             if option.kind and (option.flags or option.kind != "any"):
                 value = _FISH_VALUES[option.kind].replace("{}", option.values)
                 words.append(value if option.flags else value.removeprefix("-x "))

@@ -89,9 +89,9 @@ def _build(backend: str, jobs: int | None) -> ExitCode:
             on_step=step_progress(),
             note=ui.print_note,
         )
-        if (found := builder.existing()) is not None:
-            ui.print_note(f"{found.name} is there already; to build it anew, first welldone engine remove {found.name}")
-            ui.print_line(str(engines_folder(os.environ) / found.name / builds.SERVER_PROGRAM))
+        if (build := builder.existing()) is not None:
+            ui.print_note(f"{build.name} is there already; to build it anew, first welldone engine remove {build.name}")
+            ui.print_line(str(engines_folder(os.environ) / build.name / builds.SERVER_PROGRAM))
             return ExitCode.OK
         expected = f"about {minutes(builder.expected_s)}" if backend == "cpu" else "longer than for the CPU alone"
         ui.print_note(
@@ -171,10 +171,10 @@ def _remove(name: str) -> ExitCode:
 
 
 def _find(folder: Path, name: str) -> EngineBuild:
-    found = {build.name: build for build in builds.list_builds(folder)}
-    if name not in found:
-        raise UsageError(unknown_name("build", name, found, "welldone engine lists them"))
-    return found[name]
+    by_name = {build.name: build for build in builds.list_builds(folder)}
+    if name not in by_name:
+        raise UsageError(unknown_name("build", name, by_name, "welldone engine lists them"))
+    return by_name[name]
 
 
 def _list(config: Config, *, is_json: bool) -> ExitCode:
@@ -262,13 +262,13 @@ def _cells(row: EngineRow) -> tuple[str, ...]:
 
 def model_engines(config: Config) -> list[EngineChoice | None]:
     """Return the engine of each model; None for a command, and for one that is not there."""
-    found: list[EngineChoice | None] = []
+    engines: list[EngineChoice | None] = []
     for model in config.models:
         try:
-            found.append(None if model.command else choose_engine(model.engine, os.environ))
+            engines.append(None if model.command else choose_engine(model.engine, os.environ))
         except EngineError:
-            found.append(None)
-    return found
+            engines.append(None)
+    return engines
 
 
 def engine_lines(config: Config) -> list[str]:

@@ -130,10 +130,10 @@ def _check_combination(options: argparse.Namespace) -> None:
             "--break excludes --trace and --fault: the rule is broken in answers that are otherwise correct"
         )
     has_text = (options.text, options.tokens, options.gap) != (None, None, None)
-    kinds = {"a trace": options.trace, "a fault": options.fault, "a broken rule": options.broken}
-    given = next((kind for kind, value in kinds.items() if value), None)
-    if has_text and given is not None:
-        raise UsageError(f"{given} has a text of its own: omit --text, --tokens and --gap")
+    sources = {"a trace": options.trace, "a fault": options.fault, "a broken rule": options.broken}
+    source = next((name for name, value in sources.items() if value), None)
+    if has_text and source is not None:
+        raise UsageError(f"{source} has a text of its own: omit --text, --tokens and --gap")
 
 
 async def _serve(server: MockServer, host: str, port: int, behavior: str) -> None:

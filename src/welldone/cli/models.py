@@ -107,7 +107,7 @@ def run(arguments: list[str]) -> ExitCode:
     except RunningServerError as failure:
         error = failure
         # Without a running server the models of upstreams are unknown.
-        rows += [ModelRow(name=one.name, state=UPSTREAM, source=redacted_url(one)) for one in config.upstreams]
+        rows += [ModelRow(name=remote.name, state=UPSTREAM, source=redacted_url(remote)) for remote in config.upstreams]
     if options.json:
         output = {"version": 1, "folder": str(folder), "server": url if error is None else None, "models": rows}
         ui.print_line(msgspec.json.encode(output).decode())

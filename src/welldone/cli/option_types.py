@@ -47,8 +47,8 @@ def duration_from(least_s: float) -> Callable[[str], float]:
     """Return a parser for durations, in seconds."""
 
     def read(text: str) -> float:
-        parts = [_DURATION_PART.fullmatch(part) for part in _DURATION_SEPARATOR.split(text.strip().lower())]
-        seconds = sum(math.inf if part is None else float(part[1]) * _DURATION_UNITS[part[2] or "s"] for part in parts)
+        spans = [_DURATION_PART.fullmatch(piece) for piece in _DURATION_SEPARATOR.split(text.strip().lower())]
+        seconds = sum(math.inf if span is None else float(span[1]) * _DURATION_UNITS[span[2] or "s"] for span in spans)
         if not least_s <= seconds <= _MAX_DURATION_S:
             message = f"{text!r} is not a time from {least_s:g}s to 24h, such as 500ms, 30s or 2m"
             raise argparse.ArgumentTypeError(message)
@@ -94,7 +94,7 @@ user_count: Callable[[str], int] = integer_between(1, _MAX_USERS)
 
 def user_counts(text: str) -> tuple[int, ...]:
     """Parse a comma-separated list of numbers of users."""
-    return tuple(user_count(part.strip()) for part in text.split(","))
+    return tuple(user_count(word.strip()) for word in text.split(","))
 
 
 def parse_json_object(text: str) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def parse_extra_fields(text: str) -> dict[str, Any]:
 
 def parse_key_values(text: str) -> dict[str, str]:
     """Parse `name=value` pairs."""
-    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    pairs = [word.partition("=") for word in text.split(",") if word.strip()]
     if not all(equals and name.strip() for name, equals, _ in pairs):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list such as engine=vllm,tp=2")
     return {name.strip(): value.strip() for name, _, value in pairs}

@@ -82,8 +82,8 @@ class CommandParser(argparse.ArgumentParser):
         """Return the error for an unknown option or argument, without the value after `=`: it may be a secret."""
         name = word.partition("=")[0]
         hint = did_you_mean(name, self.flags(is_shown=True))
-        kind = "option" if name.startswith("-") else "argument"
-        return UsageError(f"{self.prog}: unknown {kind} {name!r}{hint}; see {self.prog} --help")
+        noun = "option" if name.startswith("-") else "argument"
+        return UsageError(f"{self.prog}: unknown {noun} {name!r}{hint}; see {self.prog} --help")
 
     def error(self, message: str) -> NoReturn:
         """Raise the error that argparse found."""

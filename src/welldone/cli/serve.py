@@ -38,10 +38,10 @@ from welldone.config.settings import RawSetting, Setting, SettingField, Settings
 from welldone.server.config import ALL_FIELDS, read_config
 
 
-def _read_flags(kind: str) -> tuple[Setting, ...]:
+def _read_flags(group: str) -> tuple[Setting, ...]:
     """Return the flags of llama-server that are not settings here. Their help is the reason."""
-    entries = tomllib.loads((get_data("welldone.cli", "llama_server_flags.toml") or b"").decode())[kind]
-    return tuple(Setting(kind, entry["reason"], usage) for entry in entries for usage in entry["usages"])
+    entries = tomllib.loads((get_data("welldone.cli", "llama_server_flags.toml") or b"").decode())[group]
+    return tuple(Setting(group, entry["reason"], usage) for entry in entries for usage in entry["usages"])
 
 
 IGNORED_FLAGS = _read_flags("ignored")
@@ -88,9 +88,9 @@ def read_server_config(file: str | None, store: str | None = None, keys_file: st
     )
 
 
-def _read_config(given: SettingSource, environment: Mapping[str, str] | None, folder: Path) -> Config:
+def _read_config(flag_settings: SettingSource, environment: Mapping[str, str] | None, folder: Path) -> Config:
     with ui.usage_errors(SettingsError):
-        return read_config(given, os.environ if environment is None else environment, folder=folder)
+        return read_config(flag_settings, os.environ if environment is None else environment, folder=folder)
 
 
 def _check_short_flags(parser: CommandParser, arguments: list[str]) -> None:
@@ -107,13 +107,13 @@ def _given_settings(
     occurrences: Sequence[tuple[SettingField | Setting, str, str]], folder: Path
 ) -> dict[str, RawSetting]:
     """Return the settings from flags. The last occurrence of a flag counts, but lists are joined."""
-    given: dict[str, RawSetting] = {}
+    settings: dict[str, RawSetting] = {}
     for option, flag, value in occurrences:
         if isinstance(option, Setting):
             continue
-        before = given.get(option.name) if option.value_type is tuple else None
-        given[option.name] = RawSetting(value if before is None else f"{before.value},{value}", flag, folder)
-    return given
+        before = settings.get(option.name) if option.value_type is tuple else None
+        settings[option.name] = RawSetting(value if before is None else f"{before.value},{value}", flag, folder)
+    return settings
 
 
 def serve_parser() -> CommandParser:

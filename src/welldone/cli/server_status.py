@@ -249,7 +249,7 @@ def _add_metrics(status: ServerStatus, metrics: _Metrics) -> None:
             name=name,
             is_healthy=bool(is_up),
             failing="" if value("welldone_upstream_failing", name) else None,
-            breaker=next((one for one in ("open", "half-open") if value(f"{breaker} {one}", name)), "closed"),
+            breaker=next((state for state in ("open", "half-open") if value(f"{breaker} {state}", name)), "closed"),
             running=value("welldone_upstream_running", name),
             waiting=value("welldone_upstream_waiting", name),
             limit=value("welldone_upstream_slots", name),

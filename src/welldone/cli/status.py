@@ -156,9 +156,9 @@ _UPSTREAM_HEADS = ("upstream", "state", "requests", "errors", "repaired", "p50",
 
 def status_lines(status: ServerStatus, width: int | None) -> list[str]:
     """Format the state of a server for a terminal of this width."""
-    label, kind = ("ready", "pass") if status.is_ready else ("not ready", "fail")
+    label, outcome = ("ready", "pass") if status.is_ready else ("not ready", "fail")
     first, *lines = wrap_text(f"{label}  ", _headline(status), width)
-    lines.insert(0, ui.colorize(label, kind) + first[len(label) :])
+    lines.insert(0, ui.colorize(label, outcome) + first[len(label) :])
     if status.problem is not None:
         lines += wrap_text(" " * len(f"{label}  "), single_line(status.problem, _MAX_TEXT_CHARS), width)
     if status.models:
@@ -170,9 +170,10 @@ def status_lines(status: ServerStatus, width: int | None) -> list[str]:
         if width is not None and width < _NARROW:
             rows = [(*row[:5], *row[7:]) for row in rows]  # without latencies
         lines += ["", *_table(rows, width, range(2, len(_UPSTREAM_HEADS)))]
-        if any(one.window is not None for one in status.upstreams):
+        if any(upstream.window is not None for upstream in status.upstreams):
             lines += wrap_text("  ", _LEGEND, width)
-        lines += _reasons([(one.name, text) for one in status.upstreams for text in _upstream_reasons(one)], width)
+        reasons = [(upstream.name, text) for upstream in status.upstreams for text in _upstream_reasons(upstream)]
+        lines += _reasons(reasons, width)
     if status.errors:
         lines += ["", "recent errors"]
         for row in status.errors[:_SHOWN_ERRORS]:
@@ -190,7 +191,7 @@ def _headline(status: ServerStatus) -> str:
     if status.workers is not None and status.workers > 1:
         parts.append(pluralize(status.workers, "worker"))
     if status.models or status.upstreams:
-        running = sum(model.running for model in status.models) + sum(one.running for one in status.upstreams)
+        running = sum(model.running for model in status.models) + sum(upstream.running for upstream in status.upstreams)
         parts.append(f"{running:,} in progress")
     return ", ".join(parts)
 

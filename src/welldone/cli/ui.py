@@ -211,12 +211,12 @@ def open_missing_streams() -> None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - as above
 
 
-def colorize(text: str, kind: str) -> str:
+def colorize(text: str, style: str) -> str:
     """Return the text in the colour of its kind, if stdout shows colours."""
 
     if not has_screen() or os.environ.get("NO_COLOR"):
         return text
-    return f"\x1b[{_COLORS[kind]}m{text}\x1b[0m"
+    return f"\x1b[{_COLORS[style]}m{text}\x1b[0m"
 
 
 def cancel_on_sigterm() -> None:

@@ -44,8 +44,8 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
 Message: TypeAlias = ReloadRequest | Applied | Finished | NewConfig
 
 
-def _decode_path(kind: type, value: Any) -> object:  # noqa: ANN401 - msgspec's hook
-    return Path(value) if kind is Path else value
+def _decode_path(expected_type: type, value: Any) -> object:  # noqa: ANN401 - msgspec's hook
+    return Path(value) if expected_type is Path else value
 
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=str)  # paths are the only values without an encoding

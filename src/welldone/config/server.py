@@ -382,18 +382,18 @@ class Config:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Values that must not appear in logs, engine environments or replies."""
-        found = [*self.server.api_keys, *(key.key for key in self.keys)]
+        secrets = [*self.server.api_keys, *(key.key for key in self.keys)]
         for upstream in self.upstreams:
-            found += [upstream.key] if upstream.key is not None else []
+            secrets += [upstream.key] if upstream.key is not None else []
             # The value of a header may be `Bearer SECRET`; short words occur in other texts by chance.
             words = [word for value in upstream.headers.values() for word in value.split()]
-            found += [word for word in words if len(word) >= _MIN_SECRET_LENGTH]
+            secrets += [word for word in words if len(word) >= _MIN_SECRET_LENGTH]
         if self.limits.store is not None:
             password = urlsplit(self.limits.store).password or ""
-            found += [
+            secrets += [
                 word for word in (self.limits.store, password, unquote(password)) if len(word) >= _MIN_SECRET_LENGTH
             ]
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(secrets))
 
     @property
     def has_stored_keys(self) -> bool:

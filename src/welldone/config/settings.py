@@ -27,9 +27,9 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str], hint: str) -> str:
+def unknown_name(noun: str, name: str, known: Iterable[str], hint: str) -> str:
     """The error message for a name that does not exist. `hint` tells where the names are listed."""
-    return f"there is no {kind} {name!r}{did_you_mean(name, known)}; {hint}"
+    return f"there is no {noun} {name!r}{did_you_mean(name, known)}; {hint}"
 
 
 def unknown_rule(rule: str, known: Iterable[str]) -> str:
@@ -49,11 +49,11 @@ def matches_wildcard(pattern: str, name: str) -> bool:
     if len(name) < len(first) + len(last) or not (name.startswith(first) and name.endswith(last)):
         return False
     at, end = len(first), len(name) - len(last)
-    for part in middle:
-        found = name.find(part, at, end)
-        if found < 0:
+    for piece in middle:
+        start = name.find(piece, at, end)
+        if start < 0:
             return False
-        at = found + len(part)
+        at = start + len(piece)
     return True
 
 
@@ -185,14 +185,14 @@ SettingSource = Mapping[str, RawSetting]
 def setting_fields(settings_type: type) -> tuple[SettingField, ...]:
     """The settings of a dataclass, without fields that are not declared as settings."""
     hints = get_type_hints(settings_type)
-    found = []
+    fields = []
     for field in dataclasses.fields(settings_type):
         if SETTING in field.metadata:
             hint = hints[field.name]
             plain = get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
             default = field.default if field.default_factory is MISSING else field.default_factory()
-            found.append(SettingField(field.name, get_origin(plain) or plain, default, field.metadata[SETTING]))
-    return tuple(found)
+            fields.append(SettingField(field.name, get_origin(plain) or plain, default, field.metadata[SETTING]))
+    return tuple(fields)
 
 
 def read_environment(
@@ -287,20 +287,20 @@ def _bool(setting: Setting, raw: RawSetting) -> bool:
     raise _invalid_value(setting, raw, "true or false")
 
 
-def _number(setting: Setting, raw: RawSetting, *, kind: type[int] | type[float]) -> float:
+def _number(setting: Setting, raw: RawSetting, *, number_type: type[int] | type[float]) -> float:
     value = raw.value
-    if raw.is_text and isinstance(value, str) and (_INTEGER if kind is int else _NUMBER).fullmatch(value):
-        value = kind(value)
-    if not isinstance(value, (int, kind)) or isinstance(value, bool) or not math.isfinite(value):
+    if raw.is_text and isinstance(value, str) and (_INTEGER if number_type is int else _NUMBER).fullmatch(value):
+        value = number_type(value)
+    if not isinstance(value, (int, number_type)) or isinstance(value, bool) or not math.isfinite(value):
         words = "".join(f" or {word}" for word in setting.words if word.isalpha())
-        raise _invalid_value(setting, raw, f"a whole number{words}" if kind is int else "a number")
+        raise _invalid_value(setting, raw, f"a whole number{words}" if number_type is int else "a number")
     low, high = setting.limits
     if low is not None and value < low:
         numbers = "".join(f"{word}, or " for word in setting.words if word.isdigit())
         raise _invalid_value(setting, raw, f"{numbers}at least {low:.15g}")
     if high is not None and value > high:
         raise _invalid_value(setting, raw, f"at most {high:.15g}")
-    return kind(value)
+    return number_type(value)
 
 
 def _text(setting: Setting, raw: RawSetting) -> str:
@@ -322,7 +322,7 @@ def _path(setting: Setting, raw: RawSetting) -> Path:
 def _list(setting: Setting, raw: RawSetting) -> tuple[str, ...]:
     values = raw.value
     if isinstance(values, str):
-        values = [part for word in values.split(",") if (part := word.strip())]
+        values = [piece for word in values.split(",") if (piece := word.strip())]
     if not isinstance(values, list) or not all(isinstance(value, str) and value for value in values):
         raise _invalid_value(setting, raw, "a list of strings")
     if setting.is_file:
@@ -345,8 +345,8 @@ def _dict(setting: Setting, raw: RawSetting) -> dict[str, object]:
 
 _CONVERTERS: Mapping[type, Callable[[Setting, RawSetting], object]] = {
     bool: _bool,
-    int: partial(_number, kind=int),
-    float: partial(_number, kind=float),
+    int: partial(_number, number_type=int),
+    float: partial(_number, number_type=float),
     str: _text,
     Path: _path,
     tuple: _list,

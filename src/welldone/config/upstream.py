@@ -154,7 +154,7 @@ def parse_mirror(text: str) -> MirrorTarget:
     Raises:
         ValueError: it is neither, or the share is not between 0 and 100 %.
     """
-    found = _MIRROR.fullmatch(text)
-    if found is None or not 0 < float(found["share"]) <= 100:
+    match = _MIRROR.fullmatch(text)
+    if match is None or not 0 < float(match["share"]) <= 100:
         raise ValueError(f"{text!r} should be UPSTREAM@1% or MODEL@UPSTREAM@1%, with a share of up to 100%")
-    return MirrorTarget(found["model"] or "", found["upstream"], float(found["share"]) / 100)
+    return MirrorTarget(match["model"] or "", match["upstream"], float(match["share"]) / 100)
