@@ -167,9 +167,9 @@ def _built(folder: Path, build: EngineBuild, *, is_automatic: bool = False) -> E
 
 def write_manifest(folder: Path, build: EngineBuild) -> None:
     """Write the manifest of a build, atomically."""
-    part = folder / f"{MANIFEST}.part"
-    part.write_bytes(msgspec.json.format(msgspec.json.encode(build), indent=2))
-    part.replace(folder / MANIFEST)
+    part_file = folder / f"{MANIFEST}.part"
+    part_file.write_bytes(msgspec.json.format(msgspec.json.encode(build), indent=2))
+    part_file.replace(folder / MANIFEST)
 
 
 # ---- the wheel of xllamacpp: its version, and the instruction sets that its llama.cpp uses
@@ -192,8 +192,8 @@ def wheel_version() -> str | None:
 
 def llama_version_of(version: str) -> int | None:
     """Return llama.cpp's build number in a version of the wheel: its third part, such as 11549."""
-    found = re.fullmatch(r"\d+\.\d+\.(\d+)(\..*)?", version)
-    return int(found[1]) if found else None
+    match = re.fullmatch(r"\d+\.\d+\.(\d+)(\..*)?", version)
+    return int(match[1]) if match else None
 
 
 @cache

@@ -84,8 +84,8 @@ def thread_waiting(
 
 def is_contended(root: Path = _SYSTEM) -> bool:
     """Whether programs had to wait for a CPU; False where Linux does not report it."""
-    found = _PRESSURE.match(read_system_file(root / "proc/pressure/cpu"))
-    return found is not None and float(found[1]) >= CONTENDED_PERCENT
+    match = _PRESSURE.match(read_system_file(root / "proc/pressure/cpu"))
+    return match is not None and float(match[1]) >= CONTENDED_PERCENT
 
 
 def default_threads(weights_bytes: int, *, root: Path = _SYSTEM) -> int | None:
@@ -145,7 +145,7 @@ def _container_limit(root: Path) -> float | None:
 def control_groups(controller: str, root: Path) -> list[Path]:
     """Return the folders of this process's control group, the innermost first: any of them may have the limit."""
     base = root / "sys/fs/cgroup"
-    found: list[Path] = []
+    folders: list[Path] = []
     for line in read_system_file(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -153,8 +153,8 @@ def control_groups(controller: str, root: Path) -> list[Path]:
             continue
         group = base / controllers if controllers else base
         relative = Path(path.lstrip("/"))
-        found += [group / relative, *(group / parent for parent in relative.parents)]
-    return found
+        folders += [group / relative, *(group / parent for parent in relative.parents)]
+    return folders
 
 
 CONTENTION_NOTE = (
@@ -184,16 +184,16 @@ async def wait_until_contended(
 
     It then goes on until it is replaceable, unless its threads get their CPUs again.
     """
-    found, before, began = 0, dict[str, float](), 0.0
-    while found < CHECKS or not is_replaceable():
+    streak, before, began = 0, dict[str, float](), 0.0
+    while streak < CHECKS or not is_replaceable():
         await pause(CHECK_S)
         if is_working():
             times, now = await asyncio.to_thread(waiting_times, pid), time.monotonic()
             longest_s = max((times[thread] - before[thread] for thread in times.keys() & before.keys()), default=0.0)
-            found = found + 1 if before and longest_s >= WAIT_SHARE * (now - began) else 0
+            streak = streak + 1 if before and longest_s >= WAIT_SHARE * (now - began) else 0
             before, began = times, now
-        elif found < CHECKS:
-            found, before = 0, {}
+        elif streak < CHECKS:
+            streak, before = 0, {}
 
 
 async def wait_until_calm(contentions: int, is_unused: Callable[[], bool], pause: Pause = asyncio.sleep) -> None:
@@ -213,13 +213,13 @@ def waiting_times(pid: int, *, with_running: bool = False, root: Path = Path("/"
 
     Empty where Linux does not report it. With `with_running`, the seconds on a CPU are added.
     """
-    found = {}
+    seconds = {}
     for thread in _list(root / f"proc/{pid}/task"):
         if len(figures := read_system_file(thread / "schedstat").split()) > 1:
-            found[thread.name] = sum(map(int, figures[not with_running : 2])) / 1e9
+            seconds[thread.name] = sum(map(int, figures[not with_running : 2])) / 1e9
         for child in read_system_file(thread / "children").split():
-            found |= waiting_times(int(child), with_running=with_running, root=root)
-    return found
+            seconds |= waiting_times(int(child), with_running=with_running, root=root)
+    return seconds
 
 
 def _list(folder: Path) -> list[Path]:

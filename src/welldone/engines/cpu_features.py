@@ -49,11 +49,11 @@ _SYSTEM_INFO = re.compile(r"([A-Z][A-Z0-9_]+) = (\d+)")
 @cache
 def cpu_flags(path: Path = CPU_INFO) -> frozenset[str]:
     """Return the instruction sets of this CPU as Linux names them; empty on other systems."""
-    found = re.search(r"(?m)^(flags|Features)\s*:(.*)$", read_system_file(path))
-    if found is None:
+    match = re.search(r"(?m)^(flags|Features)\s*:(.*)$", read_system_file(path))
+    if match is None:
         return frozenset()
-    words = found[2].split()
-    return frozenset(words if found[1] == "Features" else filter(_X86_INSTRUCTIONS.match, words))
+    words = match[2].split()
+    return frozenset(words if match[1] == "Features" else filter(_X86_INSTRUCTIONS.match, words))
 
 
 def read_system_file(path: Path) -> str:
@@ -78,8 +78,8 @@ def parse_system_info(text: str) -> tuple[str, ...]:
 
 def cpu_model(path: Path = CPU_INFO) -> str:
     """Return the name of this CPU, for display."""
-    found = re.search(r"(?m)^model name\s*: *(.+)$", read_system_file(path))
-    return found[1].strip() if found else platform.processor() or platform.machine()
+    match = re.search(r"(?m)^model name\s*: *(.+)$", read_system_file(path))
+    return match[1].strip() if match else platform.processor() or platform.machine()
 
 
 SLOW_TOKENS = {
@@ -100,13 +100,13 @@ PROMPT_FEATURES = {"AVX2", "DOTPROD", "MATMUL_INT8"}
 """Instruction sets with which the other types have such kernels. AMX has its own, for Q4_1 too."""
 
 
-def quantisation_note(kind: str | None, features: Collection[str]) -> str | None:
+def quantisation_note(name: str | None, features: Collection[str]) -> str | None:
     """Return a line about a model whose weights are mostly of this type, on an engine with these features."""
-    if kind is None:
+    if name is None:
         return None
-    if faster := SLOW_TOKENS.get(kind):
-        return f"{kind} weights generate slowly on a CPU: {faster} ones are 1.6 to 2 times as fast, and somewhat larger"
-    faster = SLOW_PROMPTS.get(kind)
-    if faster is None or PROMPT_FEATURES.isdisjoint(features) or (kind == "Q4_1" and "AMX_INT8" in features):
+    if faster := SLOW_TOKENS.get(name):
+        return f"{name} weights generate slowly on a CPU: {faster} ones are 1.6 to 2 times as fast, and somewhat larger"
+    faster = SLOW_PROMPTS.get(name)
+    if faster is None or PROMPT_FEATURES.isdisjoint(features) or (name == "Q4_1" and "AMX_INT8" in features):
         return None
-    return f"{kind} weights read prompts slowly on a CPU: {faster} ones are about twice as fast, and not larger"
+    return f"{name} weights read prompts slowly on a CPU: {faster} ones are about twice as fast, and not larger"

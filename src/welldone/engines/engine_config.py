@@ -77,12 +77,12 @@ NO_DEVICES = "none"
 
 def unknown_device(name: str, known: Sequence[str]) -> str:
     """Return the error for a device that the engine does not have."""
-    found = (
+    explanation = (
         f"it has {', '.join(known)}"
         if known
         else "it has no GPU; `welldone engine build --cuda` or `--vulkan` makes one"
     )
-    return f"this engine has no device {name} (--device): {found}"
+    return f"this engine has no device {name} (--device): {explanation}"
 
 
 class WheelInfo(msgspec.Struct, frozen=True):

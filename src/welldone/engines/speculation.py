@@ -57,14 +57,14 @@ def with_speculation(settings: ModelSettings, file: Path | None, models_folder: 
 
 def _check_vocabulary(file: Path, draft: Path) -> None:
     """Compare tokens as llama.cpp does. A file without tokens is left to llama.cpp."""
-    own, other = (read_values(path, _TOKENS).get(_TOKENS) for path in (file, draft))
-    if not isinstance(own, list) or not isinstance(other, list):
+    own, draft_tokens = (read_values(path, _TOKENS).get(_TOKENS) for path in (file, draft))
+    if not isinstance(own, list) or not isinstance(draft_tokens, list):
         return
-    pairs = islice(zip(count(), own, other, strict=False), FIRST_COMPARED_TOKEN, None)
-    if abs(len(own) - len(other)) > VOCABULARY_SIZE_DIFFERENCE:
-        difference = f"{len(other):,} tokens instead of {len(own):,}"
-    elif (found := next(((at, a, b) for at, a, b in pairs if a != b), None)) is not None:
-        at, expected, actual = found
+    pairs = islice(zip(count(), own, draft_tokens, strict=False), FIRST_COMPARED_TOKEN, None)
+    if abs(len(own) - len(draft_tokens)) > VOCABULARY_SIZE_DIFFERENCE:
+        difference = f"{len(draft_tokens):,} tokens instead of {len(own):,}"
+    elif (mismatch := next(((at, a, b) for at, a, b in pairs if a != b), None)) is not None:
+        at, expected, actual = mismatch
         difference = f"token {at} is {str(actual)[:_SHOWN_CHARS]!r} instead of {str(expected)[:_SHOWN_CHARS]!r}"
     else:
         return
@@ -77,7 +77,7 @@ def _check_vocabulary(file: Path, draft: Path) -> None:
 
 def speculation_warning(line: str) -> str | None:
     """Return the warning if this line of llama.cpp's log says that it does not use speculative decoding."""
-    found = _OFF_LINE.search(line)
-    if found is None:
+    match = _OFF_LINE.search(line)
+    if match is None:
         return None
-    return f"the engine serves this model without speculative decoding: {found[1] or 'its context does not allow it'}"
+    return f"the engine serves this model without speculative decoding: {match[1] or 'its context does not allow it'}"

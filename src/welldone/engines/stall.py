@@ -82,7 +82,7 @@ class StallWatch:
     def survives_restart(self) -> bool:
         """Whether all requests go on if the engine is replaced. One without a stream is sent again."""
         progress = [request.progress for request in self._requests.values()]
-        return all(one is None or one.survives_restart for one in progress)
+        return all(state is None or state.survives_restart for state in progress)
 
     async def wait_until_stalled(
         self, engine: WatchedEngine, pause: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -126,7 +126,8 @@ class LifeSigns:
         self._times, share = times, active_s / self._check_s
         self._works_here |= share >= ENGINE_SHARE
         progress = [request.progress for request in self._requests]
-        text_at = max((one.last_received_at for one in progress if one is not None and one.is_generating), default=0.0)
+        received_at = (state.last_received_at for state in progress if state is not None and state.is_generating)
+        text_at = max(received_at, default=0.0)
         has_proceeded = text_at > self._text_at or (answer is not None and (not answer or answer != self._counters))
         if has_proceeded:
             self._text_at, self._proceeded_at = max(text_at, self._text_at), now
@@ -135,7 +136,7 @@ class LifeSigns:
         # Later prompts are not in the batch that it computes since then.
         latest_s = self._proceeded_at + PICKUP_S
         self._may_have_prompt |= any(
-            one is None or (not one.is_generating and one.last_received_at < latest_s) for one in progress
+            state is None or (not state.is_generating and state.last_received_at < latest_s) for state in progress
         )
         may_work_elsewhere = bool(progress) and not self._works_here
         return has_proceeded or (self._may_have_prompt and (share >= WORK_SHARE or may_work_elsewhere))

@@ -550,12 +550,12 @@ class EngineSupervisor:
         self.environment, self.max_loaded = environment, max_loaded
         known = {model.name: model for model in self.models}
         models = []
-        for one in settings:
-            model = known.get(one.name)
-            if model is not None and _engine_settings(model.settings) == _engine_settings(one):
-                model.settings = one
+        for new_settings in settings:
+            model = known.get(new_settings.name)
+            if model is not None and _engine_settings(model.settings) == _engine_settings(new_settings):
+                model.settings = new_settings
             else:
-                model = LocalModel(one, self)
+                model = LocalModel(new_settings, self)
             models.append(model)
         self._set_models(models)
         for model in known.values():
@@ -637,9 +637,9 @@ class EngineSupervisor:
                     "the limit of loaded models (--max-loaded) is reached, and all of them are in use",
                     retry_after_s=1.0,
                 )
-            idle = [other for other in self._load_permits if other.is_idle]
+            idle = [loaded_model for loaded_model in self._load_permits if loaded_model.is_idle]
             if idle:
-                await min(idle, key=lambda other: other.last_used).unload()
+                await min(idle, key=lambda loaded_model: loaded_model.last_used).unload()
             else:
                 await _wait_event(changed, remaining_s)
         self._load_permits.add(model)

@@ -71,10 +71,10 @@ class SafeRedirects(urllib.request.HTTPRedirectHandler):
 
 @dataclass
 class Download:
-    """The download of one file to `part`, over several connections if necessary. It resumes an earlier attempt."""
+    """The download of one file to `part_file`, over several connections if necessary. It resumes an earlier attempt."""
 
     url: str
-    part: Path
+    part_file: Path
     name: str
     progress: Progress
     limits: DownloadLimits
@@ -111,7 +111,7 @@ class Download:
 
     def discard(self) -> None:
         """Delete the partial file, so that no later attempt resumes it."""
-        self.part.unlink(missing_ok=True)
+        self.part_file.unlink(missing_ok=True)
         self.remove_resume_info()
 
     def remove_resume_info(self) -> None:
@@ -120,7 +120,7 @@ class Download:
 
     @property
     def _info_path(self) -> Path:
-        return self.part.with_name(self.part.name + ".json")
+        return self.part_file.with_name(self.part_file.name + ".json")
 
     @property
     def _url_sha256(self) -> str:
@@ -136,7 +136,7 @@ class Download:
 
     def _size(self, info: _ResumeInfo | None) -> int:
         """Return the number of bytes that can be kept."""
-        return self.part.stat().st_size if info is not None and self.part.exists() else 0
+        return self.part_file.stat().st_size if info is not None and self.part_file.exists() else 0
 
     def _fetch_rest(self, size: int, info: _ResumeInfo | None) -> None:
         """Request the missing bytes and append them; `_RetryableError` if the connection ends early."""
@@ -157,7 +157,7 @@ class Download:
             try:
                 self._save_body(response, size if response.status == 206 else 0, total)
             finally:
-                if self.part.stat().st_size == 0:
+                if self.part_file.stat().st_size == 0:
                     self.discard()
 
     def _status_error(self, status: int) -> Exception:
@@ -179,19 +179,19 @@ class Download:
         """Check that the response is what is missing, or start again; return the size of the file, if known."""
         validator = _validator(response.headers)
         if response.status == 206 and info is not None:
-            found = _RANGE.fullmatch(response.headers.get("content-range", ""))
-            total = _parse_length(found[2]) if found is not None else None
+            match = _RANGE.fullmatch(response.headers.get("content-range", ""))
+            total = _parse_length(match[2]) if match is not None else None
             # A 206 has the ETag of its version if the 200 has one, and may omit Last-Modified (RFC 9110 §15.3.7).
             # Some servers ignore If-Range.
             is_same = validator == info.validator or (validator is None and not info.validator.startswith('"'))
             is_same_size = None in (info.total, total) or info.total == total
-            if found is None or int(found[1]) != size or not is_same or not is_same_size:
+            if match is None or int(match[1]) != size or not is_same or not is_same_size:
                 self.discard()
                 raise _RetryableError("the file has changed on the server")
         else:
             total = _parse_length(response.headers.get("content-length", ""))
             self.discard()
-            self.part.touch()
+            self.part_file.touch()
             if validator is not None:
                 info = _ResumeInfo(self._url_sha256, validator, total)
                 self._info_path.write_bytes(msgspec.json.encode(info))
@@ -201,7 +201,7 @@ class Download:
         self._check_space(size, total)
         size_checked = size
         self.progress(self.name, size, total)
-        with self.part.open("ab") as file:
+        with self.part_file.open("ab") as file:
             while total is None or size < total:
                 with self._network_errors():
                     block = response.read1(_READ_BYTES)[: None if total is None else total - size]
@@ -221,7 +221,7 @@ class Download:
             install.check_gguf_magic(b"")
 
     def _check_space(self, size: int, total: int | None) -> None:
-        install.check_free_space(self.part.parent, max(0, (total or 0) - size), self.free)
+        install.check_free_space(self.part_file.parent, max(0, (total or 0) - size), self.free)
 
     @contextmanager
     def _network_errors(self) -> Iterator[None]:

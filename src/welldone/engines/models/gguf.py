@@ -218,8 +218,8 @@ _NUMBER_KEY_SUFFIXES = (
 )
 
 
-def _is_metadata(key: str, kind: int) -> bool:
-    if kind == _ARRAY:
+def _is_metadata(key: str, value_type: int) -> bool:
+    if value_type == _ARRAY:
         return key.endswith(_LAYER_KEY_SUFFIXES)
     return key in _TEXT_KEYS or key.endswith((*_NUMBER_KEY_SUFFIXES, *_LAYER_KEY_SUFFIXES))
 
@@ -272,11 +272,11 @@ def _parse_header(header: "_HeaderReader", is_wanted: Callable[[str, int], bool]
     tensors = header.read_count("tensors", ENTRIES_LIMIT)
     values: dict[str, object] = {}
     for _ in range(header.read_count("metadata entries", ENTRIES_LIMIT)):
-        key, kind = header.read_text(NAME_LIMIT_BYTES), header.read_number(_U32)
-        if is_wanted(key, kind):
-            values[key] = read_value(header, kind)
+        key, value_type = header.read_text(NAME_LIMIT_BYTES), header.read_number(_U32)
+        if is_wanted(key, value_type):
+            values[key] = read_value(header, value_type)
         else:
-            header.skip_value(kind)
+            header.skip_value(value_type)
     parameters = _count_parameters(header, tensors)
     return _Header(header.size, version, values, parameters, header.size - header.position)
 
@@ -298,8 +298,8 @@ def _count_parameters(header: "_HeaderReader", count: int) -> dict[int, int]:
         if dimensions > DIMENSIONS_LIMIT:
             raise GgufError(f"has a tensor of {dimensions} dimensions; the limit is {DIMENSIONS_LIMIT}")
         parameters = math.prod(header.read_number(_U64) for _ in range(dimensions))
-        kind = header.read_number(_U32)
-        counts[kind] = counts.get(kind, 0) + parameters
+        tensor_type = header.read_number(_U32)
+        counts[tensor_type] = counts.get(tensor_type, 0) + parameters
         last_offset = max(last_offset, header.read_number(_U64))
     if count and header.position + last_offset >= header.size:
         raise GgufError("is truncated: weights are missing; download it again")
@@ -352,46 +352,46 @@ class _HeaderReader:
         """Read a string."""
         return self.read(self.read_count("bytes in a string", limit)).decode("utf-8", "replace")
 
-    def read_value(self, kind: int) -> object:
+    def read_value(self, value_type: int) -> object:
         """Read a value of this type."""
-        if kind == _STRING:
+        if value_type == _STRING:
             return self.read_text(STRING_LIMIT_BYTES)
-        if kind != _ARRAY:
-            return self.read_number(_scalar_type(kind))
-        kind, count = self._read_array_head()
+        if value_type != _ARRAY:
+            return self.read_number(_scalar_type(value_type))
+        item_type, count = self._read_array_head()
         if count > STRINGS_LIMIT:
             raise GgufError(f"has an array of {count:,} values; the limit is {STRINGS_LIMIT:,}")
-        if kind == _STRING:
+        if item_type == _STRING:
             return [self.read_text(STRING_LIMIT_BYTES) for _ in range(count)]
-        return self._read_numbers(kind, count)
+        return self._read_numbers(item_type, count)
 
-    def read_value_by_layer(self, kind: int) -> object:
+    def read_value_by_layer(self, value_type: int) -> object:
         """Read a value of this type. An array that is longer than models have layers, or not of numbers, is None."""
-        if kind != _ARRAY:
-            return self.read_value(kind)
-        kind, count = self._read_array_head()
-        if kind != _STRING and count <= LAYERS_LIMIT:
-            return self._read_numbers(kind, count)
-        self._skip_items(kind, count)
+        if value_type != _ARRAY:
+            return self.read_value(value_type)
+        item_type, count = self._read_array_head()
+        if item_type != _STRING and count <= LAYERS_LIMIT:
+            return self._read_numbers(item_type, count)
+        self._skip_items(item_type, count)
         return None
 
-    def _read_numbers(self, kind: int, count: int) -> list[float]:
-        numbers = struct.Struct(f"<{count}{_scalar_type(kind).format[1:]}")
+    def _read_numbers(self, item_type: int, count: int) -> list[float]:
+        numbers = struct.Struct(f"<{count}{_scalar_type(item_type).format[1:]}")
         return list(numbers.unpack(self.read(numbers.size)))
 
-    def skip_value(self, kind: int) -> None:
+    def skip_value(self, value_type: int) -> None:
         """Skip a value of this type."""
-        if kind == _STRING:
+        if value_type == _STRING:
             self.skip(self.read_number(_U64))  # some files have megabytes of tokenizer JSON
-        elif kind != _ARRAY:
-            self.skip(_scalar_type(kind).size)
+        elif value_type != _ARRAY:
+            self.skip(_scalar_type(value_type).size)
         else:
             self._skip_items(*self._read_array_head())
 
-    def _skip_items(self, kind: int, count: int) -> None:
+    def _skip_items(self, item_type: int, count: int) -> None:
         """Skip the values of an array."""
-        if kind != _STRING:
-            self.skip(_scalar_type(kind).size * count)
+        if item_type != _STRING:
+            self.skip(_scalar_type(item_type).size * count)
         elif count > STRINGS_LIMIT:
             raise GgufError(f"has an array of {count:,} strings; the limit is {STRINGS_LIMIT:,}")
         else:
@@ -399,10 +399,10 @@ class _HeaderReader:
 
     def _read_array_head(self) -> tuple[int, int]:
         """Read the type and the number of the values of an array."""
-        kind, count = self.read_number(_U32), self.read_number(_U64)
-        if kind == _ARRAY:
+        item_type, count = self.read_number(_U32), self.read_number(_U64)
+        if item_type == _ARRAY:
             raise GgufError("has an array of arrays, which is not supported")
-        return kind, count
+        return item_type, count
 
     def _skip_strings(self, count: int) -> None:
         """Skip strings. A vocabulary has hundreds of thousands, so this loop is optimised."""

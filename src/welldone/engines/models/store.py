@@ -80,8 +80,8 @@ def model_name_of(path: Path) -> str:
     """Return the name of the model that a file belongs to."""
     if path.name == builtin_model.DEFAULT_MODEL.file_name:
         return builtin_model.DEFAULT_MODEL.name
-    part = _SPLIT_NAME.fullmatch(path.stem)
-    return path.stem if part is None else part["stem"]
+    match = _SPLIT_NAME.fullmatch(path.stem)
+    return path.stem if match is None else match["stem"]
 
 
 def read_origin(path: Path) -> ModelOrigin | None:
@@ -130,7 +130,7 @@ def read_entry(name: str, files: list[Path]) -> ModelEntry:
     metadata, problem = None, None
     try:
         metadata, *rest = [read_metadata(path) for path in files]
-        parameters = metadata.parameters + sum(part.parameters for part in rest)
+        parameters = metadata.parameters + sum(part_metadata.parameters for part_metadata in rest)
         metadata = msgspec.structs.replace(metadata, parameters=parameters)
         if missing := len(set(split_file_names(files[0].name)) - {path.name for path in files}):
             problem = f"lacks {missing} of its {missing + len(files)} files; pull it again"
