@@ -14,7 +14,7 @@ import msgspec
 
 from welldone.core.events import Failure, Json
 from welldone.core.fields import incomplete_stream_failure
-from welldone.core.lenient_json import as_list, parse_strict
+from welldone.core.lenient_json import as_list, as_object, parse_strict
 from welldone.core.repair_log import shorten
 from welldone.engines.errors import EngineError
 from welldone.gateway.errors import BAD_REQUEST, ERROR_TYPES, OVERFLOW, ApiError
@@ -84,8 +84,8 @@ def map_engine_error(status: int, body: bytes, param: str = "messages", *, retry
     if error.get("type") == _LLAMA_CONTEXT_EXCEEDED:
         return context_length_exceeded(error.get("n_prompt_tokens"), error.get("n_ctx"), param)
     message = _sanitize(error.get("message"))
-    if found := _LLAMA_BATCH_EXCEEDED.search(message):
-        return context_length_exceeded(found[1], found[2], param)
+    if match := _LLAMA_BATCH_EXCEEDED.search(message):
+        return context_length_exceeded(match[1], match[2], param)
     if status in (400, 413, 422):
         return ApiError(400, message or "The engine rejected this request.", code="invalid_request")
     if status == 429:
@@ -259,7 +259,7 @@ def _parse_error(body: bytes) -> Json:
 def _is_key_error(status: int, error: Json) -> bool:
     """Whether the gateway's key was rejected. Google's API rejects an invalid one with 400."""
     return status in _CREDENTIAL_STATUSES or any(
-        isinstance(one, dict) and one.get("reason") == _GOOGLE_INVALID_KEY for one in as_list(error.get("details"))
+        detail.get("reason") == _GOOGLE_INVALID_KEY for detail in map(as_object, as_list(error.get("details")))
     )
 
 

@@ -79,7 +79,7 @@ class UpstreamRegistry:
         self._unprobed: set[Upstream] = set()
         self._all_probed = asyncio.Event()
         self.all: tuple[Upstream, ...] = ()
-        self._set_upstreams([self._make_upstream(one) for one in settings], routes, local_names)
+        self._set_upstreams([self._make_upstream(upstream) for upstream in settings], routes, local_names)
 
     def _make_upstream(self, settings: UpstreamSettings) -> Upstream:
         return Upstream(settings, clock=self._clock, on_change=self._handle_change)
@@ -87,7 +87,7 @@ class UpstreamRegistry:
     def _set_upstreams(
         self, upstreams: Sequence[Upstream], routes: Mapping[str, Sequence[str]], local_names: Collection[str]
     ) -> None:
-        self._unprobed = {one for one in upstreams if one not in self.all or one in self._unprobed}
+        self._unprobed = {upstream for upstream in upstreams if upstream not in self.all or upstream in self._unprobed}
         self.all = tuple(upstreams)
         self._local_names = frozenset(local_names)
         self._router = ModelRouter(routes, self.all, local_names)
@@ -123,13 +123,13 @@ class UpstreamRegistry:
             ValueError: a URL or path is invalid; nothing has changed.
         """
         known = {upstream.name: upstream for upstream in self.all}
-        new = [self._make_upstream(one) for one in settings]
+        new = [self._make_upstream(upstream_settings) for upstream_settings in settings]
         upstreams = []
         for made in new:
             before = known.get(made.name)
             is_same = before is not None and before.address == made.address
             upstreams.append(before if before is not None and is_same else made)
-        is_changed = {one: one.settings != made.settings for one, made in zip(upstreams, new, strict=True)}
+        is_changed = {used: used.settings != made.settings for used, made in zip(upstreams, new, strict=True)}
         for upstream, made in zip(upstreams, new, strict=True):
             upstream.settings = made.settings
         self._set_upstreams(upstreams, routes, local_names)
@@ -172,7 +172,7 @@ class UpstreamRegistry:
 
         Targets of routes with a pattern count. An upstream without a list could have any model.
         """
-        if self._local_names or any(one.listed_models is None and not one.settings.models for one in self.all):
+        if self._local_names or any(server.listed_models is None and not server.settings.models for server in self.all):
             return None
         names = list(self._router.exact_names())
         groups = [self._router.resolve(name) for name in (*names, *self._router.patterns)] if names else []
@@ -193,7 +193,7 @@ class UpstreamRegistry:
                 continue
             members = resolved.members if isinstance(resolved, UpstreamGroup) else ()
             listed = (member.upstream.listed_model(member.model) for member in members)
-            model = next((one for one in listed if one is not None), ListedModel(resolved.name))
+            model = next((entry for entry in listed if entry is not None), ListedModel(resolved.name))
             objects[name] = model.as_model_object(name)
         return list(objects.values())
 

@@ -116,7 +116,7 @@ class ModelRouter:
             best = max(_fixed_length(pattern) for _, pattern in matches)
             matches = [(upstream, pattern) for upstream, pattern in matches if _fixed_length(pattern) == best]
         else:
-            unlisted = (one for one in patterns if one.listed_models is None and not one.settings.models)
+            unlisted = (server for server in patterns if server.listed_models is None and not server.settings.models)
             matches = [(upstream, WILDCARD) for upstream in unlisted]
         return _make_group(
             name,
@@ -139,8 +139,9 @@ class ModelRouter:
             resolved = self._resolve_exact(target.model) or self._resolve_pattern(target.model)
             if isinstance(resolved, LocalRoute):
                 return LocalRoute(resolved.name, pattern)
-            for one in resolved.members if resolved is not None else ():
-                members.setdefault((one.upstream, one.model), UpstreamModel(one.upstream, one.model, pattern=pattern))
+            for member in resolved.members if resolved is not None else ():
+                key = (member.upstream, member.model)
+                members.setdefault(key, UpstreamModel(*key, pattern=pattern))
         return _make_group(name, list(members.values()))
 
 
@@ -199,7 +200,7 @@ def _route_target_problem(
     if (
         target.upstream is None
         and text not in local_names
-        and not any(matches_wildcard(pattern, text) for one in upstreams for pattern in one.models or (WILDCARD,))
+        and not any(matches_wildcard(pattern, text) for server in upstreams for pattern in server.models or (WILDCARD,))
     ):
         known = [*local_names, *(name for upstream in upstreams for name in upstream.models)]
         return f"no upstream has a model of this name{did_you_mean(text, known)}"

@@ -45,8 +45,8 @@ def _response_failed_frame(first_event: bytes, sequence_number: int) -> bytes:
     error = response_error_object(server_gone().to_failure())
     response: object = None
     with suppress(msgspec.DecodeError, UnicodeError, RecursionError):  # Ray's proxy passes on what a front end has sent
-        if (found := _DATA_LINE.search(first_event)) is not None:
-            response = as_object(decode(found[1])).get("response")
+        if (match := _DATA_LINE.search(first_event)) is not None:
+            response = as_object(decode(match[1])).get("response")
     if not isinstance(response, dict):
         return encode_event({"type": "error", "sequence_number": sequence_number, "param": None, **error})
     failed = {**response, "status": "failed", "error": error}

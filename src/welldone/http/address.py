@@ -268,4 +268,5 @@ def describe_connect_error(error: OSError, timeout_s: float) -> str:
         return f"no connection to the server within {timeout_s:g} s"
     if is_local_failure(error):
         return "this machine is out of file descriptors, memory or ports"
-    return next((words for kind, words in _CONNECT_ERRORS if isinstance(error, kind)), "no connection to the server")
+    matching = (words for error_type, words in _CONNECT_ERRORS if isinstance(error, error_type))
+    return next(matching, "no connection to the server")

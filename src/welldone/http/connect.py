@@ -27,8 +27,8 @@ _CONCURRENT_LOOKUPS_LIMIT = 64
 
 def system_lookup(name: str) -> list[str]:
     """Look up a name with `getaddrinfo`."""
-    found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in entries))
 
 
 class Resolver:
@@ -49,10 +49,10 @@ class Resolver:
             ipaddress.ip_address(name.partition("%")[0])
             return [name]
         # Shielded: a cancelled caller must not cancel a lookup that others wait for.
-        found = await asyncio.shield(asyncio.wrap_future(self._start_lookup(name)))
-        if not found:
+        addresses = await asyncio.shield(asyncio.wrap_future(self._start_lookup(name)))
+        if not addresses:
             raise socket.gaierror(socket.EAI_NONAME, "no address")
-        return found
+        return addresses
 
     def _start_lookup(self, name: str) -> "Future[list[str]]":
         with self._lock:
@@ -66,9 +66,9 @@ class Resolver:
             return pending
 
     def _run_lookup(self, name: str, pending: "Future[list[str]]") -> None:
-        found, failure = [], None
+        addresses, failure = [], None
         try:
-            found = self._lookup(name)
+            addresses = self._lookup(name)
         except OSError as error:
             failure = error
         except UnicodeError:  # the name cannot be encoded with IDNA
@@ -76,7 +76,7 @@ class Resolver:
         with self._lock:
             del self._pending[name]
         if failure is None:
-            pending.set_result(found)
+            pending.set_result(addresses)
         else:
             pending.set_exception(failure)
 

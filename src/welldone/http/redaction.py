@@ -92,4 +92,4 @@ class SecretRedactor:
         """Redact each string of a JSON text by itself, so that the result is still JSON."""
         if not self.occur_in(text):
             return text
-        return _STRING.sub(lambda found: _encode(self.redact(msgspec.json.decode(found[0], type=str))), text)
+        return _STRING.sub(lambda match: _encode(self.redact(msgspec.json.decode(match[0], type=str))), text)

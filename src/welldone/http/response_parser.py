@@ -49,8 +49,8 @@ class Decompressor:
                 self._zlib = zlib.decompressobj(_RAW_DEFLATE_WBITS)
         output = bytearray()
         while data and len(output) < max_bytes and not self._is_done:
-            part, data = self._decompress(data, max_bytes - len(output))
-            output += part
+            piece, data = self._decompress(data, max_bytes - len(output))
+            output += piece
         return bytes(output)
 
     def _decompress(self, data: bytes, max_bytes: int) -> tuple[bytes, bytes]:
@@ -152,10 +152,10 @@ class ResponseParser:
         line = self._take_line(HEAD_LIMIT_BYTES)
         if line is None or not line:
             return line is not None  # empty lines before the head are ignored
-        found = _STATUS_LINE.fullmatch(line)
-        if found is None:
+        match = _STATUS_LINE.fullmatch(line)
+        if match is None:
             raise _ParseError(NOT_HTTP)
-        self._pending_status = int(found[1])
+        self._pending_status = int(match[1])
         self._state = self._read_header
         return True
 
@@ -196,7 +196,7 @@ class ResponseParser:
         if ", ".join(self._header_values("transfer-encoding")).lower().endswith("chunked"):
             self._is_chunked = True
             return self._read_chunk_size
-        lengths = {part.strip() for value in self._header_values("content-length") for part in value.split(",")}
+        lengths = {word.strip() for value in self._header_values("content-length") for word in value.split(",")}
         if not lengths:
             return self._read_until_close
         length = lengths.pop()
@@ -225,10 +225,10 @@ class ResponseParser:
         if line is None:
             return False
         self._head_bytes = 0
-        found = _CHUNK_SIZE_LINE.fullmatch(line)
-        if found is None:
+        match = _CHUNK_SIZE_LINE.fullmatch(line)
+        if match is None:
             raise _ParseError(f"{NOT_HTTP}: a chunk has no valid size")
-        self._remaining = int(found[1], 16)
+        self._remaining = int(match[1], 16)
         if not self._remaining:
             self._state = self._read_trailer
             return True

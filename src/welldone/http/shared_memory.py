@@ -60,7 +60,7 @@ class WorkerLoads:
 
     def is_ahead(self, worker: int, more: int = 0) -> bool:
         """Whether a worker has more connections than another, with `more` that it has not published yet."""
-        return self._read(worker)[0] + more > min(self._read(other)[0] for other in range(1, self._count + 1))
+        return self._read(worker)[0] + more > min(self._read(number)[0] for number in range(1, self._count + 1))
 
     def record_death(self, worker: int) -> int:
         """Count a worker that died, and return how many requests it cut."""

@@ -50,8 +50,8 @@ def bind_sockets(host: str, port: int) -> list[socket.socket]:
     """
     sockets: list[socket.socket] = []
     failure: OSError | None = None
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
+    entries = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    for family, address in dict.fromkeys((family, address) for family, _, _, _, address in entries):
         chosen_port = sockets[0].getsockname()[1] if sockets else port
         try:
             sockets.append(_bind_socket(family, (address[0], chosen_port, *address[2:])))

@@ -75,21 +75,21 @@ class FrameDecoder:
             FrameError: the peer breaks the protocol, or a message is too long.
         """
         self._buffer += data
-        found = []
+        messages = []
         while (frame := self._next_frame()) is not None:
             is_last, opcode, payload = frame
             if opcode >= Opcode.CLOSE:
-                found.append(SocketMessage(opcode, payload))
+                messages.append(SocketMessage(opcode, payload))
                 continue
             if (opcode is Opcode.CONTINUATION) is (self._opcode is None):
                 raise FrameError("a message begins before the end of another, or in its middle")
             self._opcode = opcode if self._opcode is None else self._opcode
             self._fragments += payload
             if is_last:
-                found.append(SocketMessage(self._opcode, bytes(self._fragments)))
+                messages.append(SocketMessage(self._opcode, bytes(self._fragments)))
                 self._fragments.clear()
                 self._opcode = None
-        return found
+        return messages
 
     def _next_frame(self) -> tuple[bool, Opcode, bytes] | None:
         buffer = self._buffer

@@ -174,7 +174,7 @@ class _Failure:
                 param,
                 "invalid_value",
             )
-        return wrong_type(param, " or ".join(_TYPE_NAMES[kind] for kind in kinds if kind != "null"), self.value)
+        return wrong_type(param, " or ".join(_TYPE_NAMES[name] for name in kinds if name != "null"), self.value)
 
     def _allowed_values(self, schema: type[msgspec.Struct]) -> list[str]:
         """Return the values of the enum, or the tags of the union, at the path of the error."""
