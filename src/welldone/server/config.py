@@ -221,7 +221,7 @@ def _check_model(model: ModelSettings) -> None:
     for name in (model.name, *model.aliases):
         check_model_name(name)
     named = (("a file", model.file), ("hf_repo", model.hf_repo), ("a command", model.command))
-    if len(kinds := [kind for kind, value in named if value]) > 1:
+    if len(kinds := [noun for noun, value in named if value]) > 1:
         raise SettingsError(f"{origin} has both {' and '.join(kinds)}: keep one")
     if model.hf_repo is not None:
         try:

@@ -105,9 +105,9 @@ def _read_scale(table: object, origin: str, folder: Path) -> ScaleSettings:
         engines={name: EngineScale(**merge_sources(ENGINE_FIELDS, [own, engine], {})) for name, own in engines.items()},
     )
     bounded: dict[str, FrontScale | EngineScale] = {"front": settings.front, "engine": settings.engine}
-    bounded |= {f"engines.{name}": one for name, one in settings.engines.items()}
-    for name, one in bounded.items():
-        if one.min_replicas > one.max_replicas:
+    bounded |= {f"engines.{name}": scale for name, scale in settings.engines.items()}
+    for name, scale in bounded.items():
+        if scale.min_replicas > scale.max_replicas:
             raise SettingsError(f"{origin}.{name}: min_replicas is more than max_replicas")
     return settings
 

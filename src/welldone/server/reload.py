@@ -83,5 +83,5 @@ def _describe_table(table: str, old: Mapping[str, object], new: Mapping[str, obj
         "changed": [name for name in new if name in old and new[name] != old[name]],
         "removed": [name for name in old if name not in new],
     }
-    found = "; ".join(f"{verb} {', '.join(some)}" for verb, some in names.items() if some)
-    return f"{table}: {found}" if found else ""
+    changes = "; ".join(f"{verb} {', '.join(some)}" for verb, some in names.items() if some)
+    return f"{table}: {changes}" if changes else ""

@@ -110,7 +110,8 @@ class Routes:
     @property
     def methods_by_path(self) -> dict[str, tuple[str, ...]]:
         """The methods of each path, without `/v1`; `*` is the placeholder of a name or an id."""
-        passthrough = {one.path: one.methods for one in PASSTHROUGH_ENDPOINTS} if self._parts.upstreams.all else {}
+        endpoints = PASSTHROUGH_ENDPOINTS if self._parts.upstreams.all else ()
+        passthrough = {endpoint.path: endpoint.methods for endpoint in endpoints}
         return passthrough | {path: tuple(route.handlers) for path, route in self._routes.items()}
 
     def find(self, path: str) -> Route | None:
@@ -353,7 +354,8 @@ class Routes:
                 return ApiError(503, "Loading model", code="model_loading", retry_after_s=1.0)
             if model.state is ModelState.FAILED:
                 return ApiError(503, "A model cannot be loaded.", code="model_unavailable", retry_after_s=10.0)
-        if self._parts.upstreams.all and not required and not any(one.is_ready for one in self._parts.upstreams.all):
+        upstreams = self._parts.upstreams.all
+        if upstreams and not required and not any(upstream.is_ready for upstream in upstreams):
             return ApiError(503, "No upstream can be reached.", code="upstream_unavailable", retry_after_s=10.0)
         return None
 

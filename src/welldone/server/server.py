@@ -204,7 +204,8 @@ class Server:
             principals=limited_principals(config, parts.keys),
             places=new.places,
         )
-        parts.metrics.reload((model.name for model in config.models), (one.name for one in config.upstreams), secrets)
+        upstream_names = (upstream.name for upstream in config.upstreams)
+        parts.metrics.reload((model.name for model in config.models), upstream_names, secrets)
         redactors = [] if parts.recorder is None else [parts.recorder.secrets]
         if parts.page is not None:
             redactors += [parts.page.recent.secrets, parts.page.captures.secrets]
@@ -308,10 +309,10 @@ def _key_lookup(path: Path | None, store: SharedStore | None) -> KeyLookup:
     file = None if path is None else WatchedKeyFile(path)
 
     async def look_up(digest: bytes) -> bytes | None:
-        found = None if file is None else await file.find(digest)
-        if found is None and store is not None:
+        entry = None if file is None else await file.find(digest)
+        if entry is None and store is not None:
             return await store.call(lambda client: client.key(digest.hex()))
-        return found
+        return entry
 
     return look_up
 

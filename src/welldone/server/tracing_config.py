@@ -23,30 +23,30 @@ def read_tracing(setting: str, environment: Mapping[str, str]) -> tuple[bool, li
     Raises:
         SettingsError: tracing is required and impossible.
     """
-    given = {name: value for name, value in environment.items() if name.startswith("OTEL_") and value}
-    endpoint = next((name for name in _ENDPOINTS if name in given), None)
+    variables = {name: value for name, value in environment.items() if name.startswith("OTEL_") and value}
+    endpoint = next((name for name in _ENDPOINTS if name in variables), None)
     is_required = setting == "on"
-    is_disabled = given.get("OTEL_SDK_DISABLED", "").lower() == "true" or given.get(_EXPORTER) == "none"
+    is_disabled = variables.get("OTEL_SDK_DISABLED", "").lower() == "true" or variables.get(_EXPORTER) == "none"
     if setting == "off" or is_disabled or (endpoint is None and not is_required):
         return False, []
-    if (problem := _problem(given, endpoint)) is None:
+    if (problem := _problem(variables, endpoint)) is None:
         return True, []
     if is_required:
         raise SettingsError(f"--tracing on: {problem}")
     return False, [f"{endpoint} is set, but there will be no traces: {problem}; --tracing off hides this warning"]
 
 
-def _problem(given: Mapping[str, str], endpoint: str | None) -> str | None:
+def _problem(env: Mapping[str, str], endpoint: str | None) -> str | None:
     if not _is_installed():
         return f"OpenTelemetry is not installed: {install_advice('otel')}"
-    if given.get(_EXPORTER, "otlp") != "otlp":
+    if env.get(_EXPORTER, "otlp") != "otlp":
         return f"{_EXPORTER} should be otlp or none"
-    protocol = next((name for name in _PROTOCOLS if name in given), None)
-    if protocol is not None and given[protocol] != _PROTOCOL:
+    protocol = next((name for name in _PROTOCOLS if name in env), None)
+    if protocol is not None and env[protocol] != _PROTOCOL:
         return f"{protocol} should be {_PROTOCOL}, and the port that of OTLP over HTTP, usually 4318"
     if endpoint is not None:
         try:
-            is_url = urlsplit(given[endpoint]).scheme in ("http", "https") and bool(urlsplit(given[endpoint]).hostname)
+            is_url = urlsplit(env[endpoint]).scheme in ("http", "https") and bool(urlsplit(env[endpoint]).hostname)
         except ValueError:
             is_url = False
         if not is_url:

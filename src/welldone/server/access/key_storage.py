@@ -129,10 +129,10 @@ class WatchedKeyFile:
 def _stamp(path: Path) -> tuple[int, int, int] | None:
     """Return what changes when the file is replaced or written."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 class KeyExistsError(Exception):

@@ -52,9 +52,9 @@ class UsageTotals(msgspec.Struct):
     requests: int = 0
     tokens: int = 0
 
-    def plus(self, other: "UsageTotals") -> "UsageTotals":
+    def plus(self, added: "UsageTotals") -> "UsageTotals":
         """The sum."""
-        return UsageTotals(self.requests + other.requests, self.tokens + other.tokens)
+        return UsageTotals(self.requests + added.requests, self.tokens + added.tokens)
 
 
 class RateLimitStatus(msgspec.Struct, frozen=True):
@@ -208,8 +208,8 @@ class RateLimiter:
             self._totals.pop(name, None)
         self._removed = self._configured - set(principals)
         if places is None:
-            found = [name for name in self._indexes if name not in self._configured]  # in the shared store
-            places = keep_places(_in_order(self._indexes), [*principals, *found], self._storage)
+            shared_names = [name for name in self._indexes if name not in self._configured]  # in the shared store
+            places = keep_places(_in_order(self._indexes), [*principals, *shared_names], self._storage)
         self._configured = set(principals)
         self._indexes = {name: index for index, name in enumerate(places) if name}
         for name in self._removed:

@@ -37,7 +37,7 @@ _STAINLESS_HEADER = re.compile(r"x-stainless-(?=.*[a-z0-9])[a-z0-9-]+")
 
 _EXPOSED_HEADERS = ", ".join(
     ["x-request-id", "request-id", "openai-processing-ms", "retry-after", "x-welldone-stream-id"]
-    + [f"x-ratelimit-{kind}-{unit}" for unit in ("requests", "tokens") for kind in ("limit", "remaining", "reset")]
+    + [f"x-ratelimit-{figure}-{unit}" for unit in ("requests", "tokens") for figure in ("limit", "remaining", "reset")]
 )
 
 _PREFLIGHT_MAX_AGE_S = 600

@@ -111,15 +111,15 @@ def server_kind(backend: LocalBackend | UpstreamBackend) -> str:
 
 async def count_upstream(ctx: RequestContext, backend: UpstreamBackend, chat: Json) -> int:
     """Return the prompt tokens of a chat. Raises ApiError if the upstream cannot count, or all attempts fail."""
-    kind, dialect = server_kind(backend), backend.upstreams[0].chat_dialect
+    upstream_kind, dialect = server_kind(backend), backend.upstreams[0].chat_dialect
     if dialect is not None and all(upstream.chat_dialect is dialect for upstream in backend.upstreams):
         translated = UPSTREAM_DIALECTS[dialect].translate(chat)
         body = {name: value for name, value in translated.items() if name not in _UNCOUNTED_FIELDS}
         if counted_member := DIALECTS[dialect].counted_member:
             body = {counted_member: body}
         request = _native_count(dialect, body)
-    elif kind in _CHAT_COUNTS:
-        request = _CHAT_COUNTS[kind](body=vllm_tokenize_body(chat) if kind == "vllm" else chat)
+    elif upstream_kind in _CHAT_COUNTS:
+        request = _CHAT_COUNTS[upstream_kind](body=vllm_tokenize_body(chat) if upstream_kind == "vllm" else chat)
     else:
         raise ApiError(404, "The upstream has no endpoint for token counts.", code="not_supported")
     count: int = (await _run(ctx, backend, request))[request.required_integer]
@@ -251,17 +251,17 @@ class GeminiApi(DialectApi):
         self, ctx: RequestContext, *, is_stream: bool = False, is_count_only: bool = False
     ) -> tuple[LocalBackend | UpstreamBackend, GenerationRequest]:
         make_dialect = GeminiArrayFormat if is_stream and not _wants_events(ctx) else GeminiFormat
-        given = await self.generator.read_body(ctx)
+        client_body = await self.generator.read_body(ctx)
         path = METHOD_PATH.fullmatch(ctx.request.path)
         assert path is not None
         backend = self.targets.find(ctx, path[1])
         if self.is_native(backend):
-            native: Json = given if is_count_only else {**given, "stream": is_stream}
+            native: Json = client_body if is_count_only else {**client_body, "stream": is_stream}
             form = make_dialect()
             return backend, GenerationRequest(
                 body=native, id=self.new_id(), endpoint=self.ENDPOINT, dialect=form, repairer_options={"dialect": form}
             )
-        body = read_gemini_body(given)
+        body = read_gemini_body(client_body)
         translation = gemini_to_chat(
             counted_request(body) if is_count_only else body,
             server_kind(backend),

@@ -76,8 +76,8 @@ class KeysApi(msgspec.Struct):
                 check_model_name(model)
             except SettingsError as error:
                 raise invalid_request(f"{error}.", param=f"models[{place}]") from None
-        given = fields.given(**msgspec.structs.asdict(request))
-        return msgspec.convert(given, SharedKey)
+        members = fields.given(**msgspec.structs.asdict(request))
+        return msgspec.convert(members, SharedKey)
 
 
 def _key_object(key: SharedKey) -> Json:

@@ -161,18 +161,18 @@ class ModelsApi(msgspec.Struct):
         name = ctx.request.path.partition("/models/")[2]
         backend = self.targets.find(ctx, name)
         if isinstance(backend, LocalBackend):
-            found = model_object(backend.model, self.created)
+            model = model_object(backend.model, self.created)
         else:  # a name that matches a pattern is not listed
             unlisted = {"id": name, "object": "model", "created": self.created, "owned_by": "welldone"}
-            found = next((one for one in self.parts.upstreams.list_models() if one["id"] == name), unlisted)
+            model = next((item for item in self.parts.upstreams.list_models() if item["id"] == name), unlisted)
         if ctx.error_format is ErrorFormat.GEMINI:
-            return json_response(gemini_object(found))
-        return json_response(anthropic_object(found) if ctx.error_format is ErrorFormat.ANTHROPIC else found)
+            return json_response(gemini_object(model))
+        return json_response(anthropic_object(model) if ctx.error_format is ErrorFormat.ANTHROPIC else model)
 
     def _visible(self, ctx: RequestContext) -> Sequence[Json]:
         """Return the models that the client may use."""
         local = [model_object(model, self.created) for model in self.parts.supervisor.models]
-        return [one for one in [*local, *self.parts.upstreams.list_models()] if self.targets.may_use(ctx, one["id"])]
+        return [item for item in [*local, *self.parts.upstreams.list_models()] if self.targets.may_use(ctx, item["id"])]
 
     # With the names of llama-server's router. For admins only.
 

@@ -125,9 +125,9 @@ _RESPONSE_ITEMS: tuple[type[msgspec.Struct], ...] = (
     responses.ItemReference,
 )
 _STRUCTS = {
-    name: found
+    name: value
     for module in (chat, responses, anthropic, gemini, ollama, utilities)
-    for name, found in vars(module).items()
+    for name, value in vars(module).items()
 }
 _REQUESTS: tuple[type[msgspec.Struct], ...] = tuple(
     _STRUCTS[name]
@@ -207,8 +207,8 @@ def _operation_object(path: str, method: str, has_upstreams: bool) -> Json:
     places = (("query", operation.queries), ("header", operation.headers))
     if parameters := [
         {"name": name, "in": place, "schema": _schema(short)}
-        for place, found in places
-        for name, short in found.items()
+        for place, declared in places
+        for name, short in declared.items()
     ]:
         out["parameters"] = parameters
     if operation.body is not None:

@@ -99,13 +99,13 @@ class SocketRequest(HttpRequest):
         Raises:
             ApiError: it is not a valid `response.create` event.
         """
-        found = fields.read_fields(event, SocketEvent)
-        self.stream_id = found.stream_id
-        if found.type != _CREATE:
-            raise fields.wrong_value("type", found.type, (_CREATE,))
-        if found.background:
+        parsed = fields.read_fields(event, SocketEvent)
+        self.stream_id = parsed.stream_id
+        if parsed.type != _CREATE:
+            raise fields.wrong_value("type", parsed.type, (_CREATE,))
+        if parsed.background:
             raise fields.unsupported("background", "is not supported on a WebSocket.")
-        self.is_warm_up = found.generate is False
+        self.is_warm_up = parsed.generate is False
         body = {name: value for name, value in event.items() if name not in _EVENT_FIELDS}
         return body | {"stream": True}
 
@@ -242,8 +242,8 @@ class _Connection:
         self, status: int, body: bytes, headers: Mapping[str, str] | None = None, stream_id: str | None = None
     ) -> None:
         event: Json = {"type": "error", "status": status, **msgspec.json.decode(body)}
-        if found := {name.lower(): (headers or {})[name] for name in _ERROR_HEADERS if name in (headers or {})}:
-            event["headers"] = found
+        if error_headers := {name.lower(): (headers or {})[name] for name in _ERROR_HEADERS if name in (headers or {})}:
+            event["headers"] = error_headers
         self._socket.send(msgspec.json.encode(event | fields.given(stream_id=stream_id)))
 
     def _stop_response(self) -> None:

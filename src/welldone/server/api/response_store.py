@@ -123,8 +123,8 @@ class ResponseStore:
         if isinstance(output, list):
             values += output
             head, _, tail = msgspec.json.encode(response | {"output": [_OUTPUT]}).partition(bytes(_OUTPUT))
-        found = [value.get("id") if isinstance(value, dict) else None for value in values]
-        ids = tuple(item_id if isinstance(item_id, str) else "" for item_id in found)
+        raw_ids = [value.get("id") if isinstance(value, dict) else None for value in values]
+        ids = tuple(item_id if isinstance(item_id, str) else "" for item_id in raw_ids)
         encoded = tuple(map(msgspec.json.encode, values))
         stored = StoredResponse(head, tail, encoded, ids, len(items), previous, is_native, is_background, is_streamed)
         self.add(principal, response["id"], stored)
@@ -371,8 +371,8 @@ def state_references(body: Json) -> Iterator[tuple[str, str]]:
     for index, item in enumerate(items if isinstance(items, list) else ()):
         if not isinstance(item, dict) or not isinstance(item.get("id"), str):
             continue
-        kind = item.get("type")
-        if kind == "item_reference" or (kind is None and "role" not in item):
+        item_type = item.get("type")
+        if item_type == "item_reference" or (item_type is None and "role" not in item):
             yield f"input[{index}]", item["id"]
 
 

@@ -214,8 +214,8 @@ class ResponsesApi(DialectApi, kw_only=True):
 
     async def get(self, ctx: RequestContext) -> HttpResponse | None:
         """`GET /responses/{id}`; with `stream=true`, the events of a background response after `starting_after`."""
-        given = _query_fields(ctx)
-        query = fields.read_fields({**given, "stream": _parse_bool(given.get("stream"))}, ResponseQuery)
+        parameters = _query_fields(ctx)
+        query = fields.read_fields({**parameters, "stream": _parse_bool(parameters.get("stream"))}, ResponseQuery)
         await self._import(ctx, _response_id(ctx))
         if not query.stream:
             if query.starting_after is not None:
@@ -287,8 +287,8 @@ class ResponsesApi(DialectApi, kw_only=True):
         """`GET /responses/{id}/input_items`: the whole input of the model, with that of earlier responses."""
         await self._import(ctx, _response_id(ctx))
         self._get_stored(ctx)
-        given = _query_fields(ctx)
-        query = fields.read_fields({**given, "limit": _parse_int(given.get("limit"))}, ItemsQuery)
+        parameters = _query_fields(ctx)
+        query = fields.read_fields({**parameters, "limit": _parse_int(parameters.get("limit"))}, ItemsQuery)
         limit = query.limit or _PAGE_SIZE
         items: dict[str, tuple[StoredResponse, int]] = {}
         chain = self.store.available_chain(ctx.principal, _response_id(ctx))

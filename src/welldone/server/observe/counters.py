@@ -78,9 +78,9 @@ class WindowCounts(msgspec.Struct):
     breaking: int = 0
     """Answers with a repair that some client would break on without."""
 
-    def plus(self, other: "WindowCounts") -> "WindowCounts":
+    def plus(self, added: "WindowCounts") -> "WindowCounts":
         """The sum."""
-        return WindowCounts(*map(add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
+        return WindowCounts(*map(add, msgspec.structs.astuple(self), msgspec.structs.astuple(added)))
 
 
 class RecentCounts:
@@ -124,15 +124,15 @@ class UpstreamCounts(msgspec.Struct):
     window: WindowCounts = msgspec.field(default_factory=WindowCounts)
     """Requests of the last minutes."""
 
-    def plus(self, other: "UpstreamCounts") -> "UpstreamCounts":
+    def plus(self, added: "UpstreamCounts") -> "UpstreamCounts":
         """The sum."""
         return UpstreamCounts(
-            running=self.running + other.running,
-            waiting=self.waiting + other.waiting,
-            ttft_counts=list(map(add, self.ttft_counts, other.ttft_counts)),
-            findings=dict(Counter(self.findings) + Counter(other.findings)),
-            attempts=dict(Counter(self.attempts) + Counter(other.attempts)),
-            window=self.window.plus(other.window),
+            running=self.running + added.running,
+            waiting=self.waiting + added.waiting,
+            ttft_counts=list(map(add, self.ttft_counts, added.ttft_counts)),
+            findings=dict(Counter(self.findings) + Counter(added.findings)),
+            attempts=dict(Counter(self.attempts) + Counter(added.attempts)),
+            window=self.window.plus(added.window),
         )
 
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from types import TracebackType
 from typing import Literal, Protocol, Self, TypeAlias, cast
 
 import msgspec
@@ -249,7 +248,7 @@ class LineFormatter(logging.Formatter):
         else:
             head = f"{_time(created)} {level:<7} {text} {shown}".rstrip()
         # Log lines begin with a time; tracebacks are indented, so that their text cannot imitate one.
-        return "\n".join([head, *(f"    {part.translate(_CONTROLS)}" for part in trace.split("\n") if part)])
+        return "\n".join([head, *(f"    {row.translate(_CONTROLS)}" for row in trace.split("\n") if row)])
 
     def _value(self, value: FieldValue) -> FieldValue:
         if isinstance(value, str):
@@ -258,14 +257,14 @@ class LineFormatter(logging.Formatter):
             return round(value, 3)
         if value is None or isinstance(value, int):
             return value
-        return [self._redacted_text(one) for one in value[:_LIST_LIMIT]]
+        return [self._redacted_text(element) for element in value[:_LIST_LIMIT]]
 
     def _shown_field(self, name: str, value: FieldValue) -> str:
         return f"{name}={self._shown_value(value)}"
 
     def _shown_value(self, value: FieldValue) -> str:
-        kind = type(value)
-        if kind is int:
+        value_type = type(value)
+        if value_type is int:
             return str(value)
         if isinstance(value, str):
             return self._shown_text(value) if len(value) <= _CACHED_LENGTH else _quote(self._redacted_text(value))
@@ -382,7 +381,7 @@ class LogHandler(logging.Handler):
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _write_all(self) -> None:

@@ -403,8 +403,8 @@ class Metrics(Collector):
                     histogram.add_metric([value], buckets, total_s)
                 yield histogram
             elif (samples := values.get(family.name)) is not None and (samples or family.source != "engine"):
-                kind = GaugeMetricFamily if family.kind == "gauge" else CounterMetricFamily
-                metric = kind(family.name, family.help, labels=family.labels)
+                family_type = GaugeMetricFamily if family.kind == "gauge" else CounterMetricFamily
+                metric = family_type(family.name, family.help, labels=family.labels)
                 for labels, number in tuple(samples.items()):
                     metric.add_metric(labels, number)
                 yield metric

@@ -209,7 +209,7 @@ class OtelTracer:
         if operation:
             attributes["gen_ai.operation.name"] = operation
         if route:  # an unknown path may be anything
-            prefix = next((one for one in _PREFIXES if request.path.startswith(one)), "").rstrip("/")
+            prefix = next((candidate for candidate in _PREFIXES if request.path.startswith(candidate)), "").rstrip("/")
             route = prefix + route.replace("*", "{id}")
             attributes |= {"http.route": route, "url.path": request.path[:_TEXT_LIMIT]}
             name = f"{name} {route}"

@@ -186,8 +186,8 @@ class TraceWriter:
         self._is_finished = False
         # Used by the thread only: the temporary and the final path of each file.
         self._files = {
-            kind: (recorder.folder / f".{name}.{kind}.part", recorder.folder / f"{name}.{kind}")
-            for kind in ("body", "json")
+            suffix: (recorder.folder / f".{name}.{suffix}.part", recorder.folder / f"{name}.{suffix}")
+            for suffix in ("body", "json")
         }
         self._has_secret = False
         self._is_lost = False
@@ -289,9 +289,9 @@ class TraceWriter:
             for temporary, _ in self._files.values():
                 temporary.unlink(missing_ok=True)
 
-    def _append(self, kind: str, data: bytes) -> None:
+    def _append(self, suffix: str, data: bytes) -> None:
         # The file is closed after each piece: a thousand open files exceed the usual limit of descriptors.
-        with open(self._files[kind][0], "ab", opener=_private) as file:
+        with open(self._files[suffix][0], "ab", opener=_private) as file:
             file.write(data)
 
 

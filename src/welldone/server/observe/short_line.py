@@ -37,8 +37,8 @@ class ShortLines:
         """The line of a request."""
         status, error = fields["status"], fields.get("error")
         is_failure = has_failed(status, error)
-        kind = "error" if is_failure else "warning" if status >= 400 else "good"
-        words = [self._paint(_clock(int(created)), "dim"), self._paint(str(status), kind), self._subject(fields)]
+        style = "error" if is_failure else "warning" if status >= 400 else "good"
+        words = [self._paint(_clock(int(created)), "dim"), self._paint(str(status), style), self._subject(fields)]
         if upstream := fields.get("upstream"):
             words.append(f"→ {self._clean(str(upstream), _NAME_LIMIT)}")
         words.append(_duration(fields["duration_ms"]))
@@ -49,7 +49,7 @@ class ShortLines:
         if fields.get("has_left"):
             words.append(self._paint("client left", "warning"))
         if error is not None:
-            words.append(self._paint(f"error: {self._clean(str(error), _ERROR_LIMIT)}", kind))
+            words.append(self._paint(f"error: {self._clean(str(error), _ERROR_LIMIT)}", style))
         if (reason := fields.get("reason")) is not None:
             words.append(f"({self._clean(str(reason), _REASON_LIMIT)})")
         words += [self._show(name, value) for name, value in fields.items() if name not in _HIDDEN]
@@ -76,8 +76,8 @@ class ShortLines:
         shown = ", ".join([self._clean(name, _NAME_LIMIT) for name in names[:_LISTED]])
         return f"{shown} +{len(names) - _LISTED}" if len(names) > _LISTED else shown
 
-    def _paint(self, text: str, kind: str) -> str:
-        return f"\x1b[{_COLORS[kind]}m{text}\x1b[0m" if self._has_colors else text
+    def _paint(self, text: str, style: str) -> str:
+        return f"\x1b[{_COLORS[style]}m{text}\x1b[0m" if self._has_colors else text
 
 
 @lru_cache(maxsize=4)

@@ -42,23 +42,23 @@ def read_trace_context(request: HttpRequest) -> TraceContext | None:
     """Return the trace context of a request; None if it has none, or a malformed one."""
     values = request.header_values(TRACEPARENT)
     value = values[0].strip(" \t") if len(values) == 1 else ""
-    found = _TRACEPARENT.fullmatch(value) if len(value) <= _TRACEPARENT_LIMIT else None
-    if found is None or (found["version"] == "00" and found["more"] is not None):
+    match = _TRACEPARENT.fullmatch(value) if len(value) <= _TRACEPARENT_LIMIT else None
+    if match is None or (match["version"] == "00" and match["more"] is not None):
         return None
     headers = [(TRACEPARENT, value)]
     state = ",".join(request.header_values(TRACESTATE)).strip(" \t")
     if _is_tracestate(state):
         headers.append((TRACESTATE, state))
-    return TraceContext(found["trace_id"], found["span_id"], int(found["flags"], 16), tuple(headers))
+    return TraceContext(match["trace_id"], match["span_id"], int(match["flags"], 16), tuple(headers))
 
 
 def _is_tracestate(text: str) -> bool:
     """Whether a list of members is valid and not too long. It may have empty members, but no key twice (§3.3)."""
     if not text or len(text) > _TRACESTATE_LIMIT:
         return False
-    members = [member for one in text.split(",") if (member := one.strip(" \t"))]
-    found = [_MEMBER.fullmatch(member) for member in members]
-    keys = {match[1] for match in found if match is not None}
+    members = [member for piece in text.split(",") if (member := piece.strip(" \t"))]
+    matches = [_MEMBER.fullmatch(member) for member in members]
+    keys = {match[1] for match in matches if match is not None}
     return 0 < len(keys) == len(members) <= _MEMBERS_LIMIT
 
 

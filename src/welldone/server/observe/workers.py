@@ -54,9 +54,9 @@ def _add_page(page: str, families: dict[str, _PageFamily]) -> None:
         if line.startswith("# HELP "):
             help_line = line
         elif line.startswith("# TYPE "):
-            _, _, name, kind = line.split(" ")
+            _, _, name, metric_type = line.split(" ")
             family = families.setdefault(
-                name, _PageFamily([help_line, line], kind != "gauge" or name in _SUMMED_GAUGES)
+                name, _PageFamily([help_line, line], metric_type != "gauge" or name in _SUMMED_GAUGES)
             )
         elif family is not None:
             series, _, text = line.rpartition(" ")

@@ -193,11 +193,11 @@ def _chat_turns(request: schema.AnthropicTokensRequest, *, allows_system: bool) 
     turns: list[tuple[Json, str]] = []
     if text := "\n".join(filter(None, texts)):
         turns.append(({"role": "system", "content": text}, "system"))
-    for kind, group in groupby(messages, key=lambda message: type(message[0])):
+    for message_type, group in groupby(messages, key=lambda message: type(message[0])):
         turn = list(group)
-        if kind is schema.AnthropicUserMessage:
+        if message_type is schema.AnthropicUserMessage:
             converted = _user_messages(turn)
-        elif kind is schema.AnthropicAssistantMessage:
+        elif message_type is schema.AnthropicAssistantMessage:
             converted = [_assistant_message(turn)]
         else:
             converted = [{"role": "system", "content": _system_text(turn)}]
@@ -251,8 +251,8 @@ def _tool_result(block: schema.ToolResultBlock, param: str) -> tuple[Json, list[
     else:
         for index, inner in enumerate(block.content or ()):
             parts += _user_parts(inner, f"{param}.content[{index}]")
-    text = "\n".join(part["text"] for part in parts if part["type"] == "text")
-    images = [part for part in parts if part["type"] != "text"]
+    text = "\n".join(content_part["text"] for content_part in parts if content_part["type"] == "text")
+    images = [content_part for content_part in parts if content_part["type"] != "text"]
     if images:
         text = text or _IMAGE_FOLLOWS_TEXT
         images.insert(0, {"type": "text", "text": _IMAGE_OF_CALL_TEXT.format(block.tool_use_id)})

@@ -92,13 +92,13 @@ class _MessageReader:
             if self._calls_read > ALL_TOOL_CALLS_LIMIT:
                 raise _too_many_in_total("tool calls", ALL_TOOL_CALLS_LIMIT)
             out["tool_calls"] = calls = []
-            for index, call in enumerate(message.tool_calls):
+            for index, tool_call in enumerate(message.tool_calls):
                 call_param = f"{param}.tool_calls[{index}]"
-                if call.type and call.type != "function":
-                    raise fields.wrong_value(f"{call_param}.type", call.type, ("function",))
-                if call.function is None:
+                if tool_call.type and tool_call.type != "function":
+                    raise fields.wrong_value(f"{call_param}.type", tool_call.type, ("function",))
+                if tool_call.function is None:
                     raise fields.missing(f"{call_param}.function")
-                calls.append(self._tool_call(call.id, call.function, f"{call_param}.function"))
+                calls.append(self._tool_call(tool_call.id, tool_call.function, f"{call_param}.function"))
         return out
 
     def _content(self, content: str | Sequence[schema.UserContentPart], param: str) -> str | list[Json]:
@@ -108,28 +108,28 @@ class _MessageReader:
         self._parts_read += len(content)
         if self._parts_read > ALL_CONTENT_PARTS_LIMIT:
             raise _too_many_in_total("parts", ALL_CONTENT_PARTS_LIMIT)
-        out = [self._content_part(part, f"{param}.content[{index}]") for index, part in enumerate(content)]
-        if all(part["type"] == "text" for part in out):
-            return "\n".join(part["text"] for part in out)
+        out = [self._content_part(user_part, f"{param}.content[{index}]") for index, user_part in enumerate(content)]
+        if all(content_part["type"] == "text" for content_part in out):
+            return "\n".join(content_part["text"] for content_part in out)
         return out
 
-    def _content_part(self, part: schema.UserContentPart, param: str) -> Json:
-        if isinstance(part, schema.TextPart):
-            return {"type": "text", "text": self._count(part.text)}
-        if isinstance(part, schema.RefusalPart):
-            return {"type": "text", "text": self._count(part.refusal)}
-        is_image = isinstance(part, schema.ImagePart)
+    def _content_part(self, user_part: schema.UserContentPart, param: str) -> Json:
+        if isinstance(user_part, schema.TextPart):
+            return {"type": "text", "text": self._count(user_part.text)}
+        if isinstance(user_part, schema.RefusalPart):
+            return {"type": "text", "text": self._count(user_part.refusal)}
+        is_image = isinstance(user_part, schema.ImagePart)
         if not (self._capabilities.images if is_image else self._capabilities.audio):
             reason = f"this model cannot read {'images' if is_image else 'audio'}."
             raise fields.invalid(param, reason, "unsupported_value")
         self._media_count += 1
         if self._media_count > MEDIA_LIMIT:
             raise _too_many_in_total("images and audio clips", MEDIA_LIMIT)
-        return read_image(part, param) if isinstance(part, schema.ImagePart) else read_audio(part, param)
+        return read_image(user_part, param) if isinstance(user_part, schema.ImagePart) else read_audio(user_part, param)
 
-    def _tool_call(self, call_id: str, call: schema.FunctionCall, param: str) -> Json:
+    def _tool_call(self, call_id: str, function: schema.FunctionCall, param: str) -> Json:
         """Return a call. Engines parse its arguments, so they must be complete JSON of limited depth."""
-        text = self._count(call.arguments).strip() or "{}"
+        text = self._count(function.arguments).strip() or "{}"
         sampling.check_context_length(self.text_bytes, self._capabilities.context, "messages")
         data = text.encode()
         try:
@@ -139,7 +139,7 @@ class _MessageReader:
             arguments = None
         if not isinstance(arguments, dict):
             raise fields.invalid(f"{param}.arguments", "expected a JSON object as a string.")
-        return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": text}}
+        return {"id": call_id, "type": "function", "function": {"name": function.name, "arguments": text}}
 
     def _count(self, text: str) -> str:
         self.text_bytes += len(text) if text.isascii() else len(text.encode())
@@ -306,8 +306,8 @@ def _template_kwargs(
     effort = body.get("reasoning_effort")
     if effort is not None and capabilities.kind == "llama":
         out |= {"enable_thinking": False} if effort == "none" else {"reasoning_effort": effort}
-    given = body.get("chat_template_kwargs") or {}
-    for name, value in given.items():
+    client_kwargs = body.get("chat_template_kwargs") or {}
+    for name, value in client_kwargs.items():
         param = f"chat_template_kwargs.{shorten_value(name)}"
         if not _TEMPLATE_KWARG_NAME.fullmatch(name) or name in chat_schema.RESERVED_TEMPLATE_KWARGS:
             raise fields.unsupported(param, "cannot be passed to the chat template.")

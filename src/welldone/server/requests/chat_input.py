@@ -74,18 +74,18 @@ def read_messages(body: Json, api: str) -> Iterator[ChatInput]:
         if role == "assistant" and value.get("audio") is not None:
             raise fields.unsupported(f"{param}.audio", f"cannot be sent to an upstream with the {api} API.")
         given_calls = enumerate(as_list(value.get("tool_calls")))
-        calls = [_read_call(call, f"{param}.tool_calls[{number}]") for number, call in given_calls]
+        calls = [_read_call(tool_call, f"{param}.tool_calls[{number}]") for number, tool_call in given_calls]
         if value.get("function_call") is not None and not calls:
             function = _object(value["function_call"], f"{param}.function_call")
-            call = {"id": _LEGACY_CALL_ID.format(function_calls), "function": function}
-            calls.append(_read_call(call, param))
+            tool_call = {"id": _LEGACY_CALL_ID.format(function_calls), "function": function}
+            calls.append(_read_call(tool_call, param))
             function_calls += 1
         call_id = ""
         if role == "tool":
             call_id = _string(value, "tool_call_id", param)
         elif role == "function":
             role, call_id = "tool", _LEGACY_CALL_ID.format(max(function_calls - 1, 0))
-        known_calls |= {call.id: call for call in calls}
+        known_calls |= {tool_call.id: tool_call for tool_call in calls}
         yield ChatInput(role, value, param, _read_parts(value, param), calls, call_id, known_calls.get(call_id))
 
 
@@ -112,7 +112,7 @@ def read_turns(
                 system += map(text, message.parts)
                 continue
             case "system" | "developer":
-                late = "\n".join(text(part)["text"] for part in message.parts)
+                late = "\n".join(text(content_part)["text"] for content_part in message.parts)
                 parts = [text(Located({"type": "text", "text": f"<system>\n{late}\n</system>"}, message.param))]
             case "user":
                 parts = list(map(user, message.parts))
@@ -139,28 +139,28 @@ def _read_parts(message: Json, param: str) -> list[Located]:
         return [Located({"type": "text", "text": content}, param)] if content else []
     if not isinstance(content, list):
         raise fields.wrong_type(param, "a string or an array", content)
-    parts = [Located(_object(part, f"{param}[{index}]"), f"{param}[{index}]") for index, part in enumerate(content)]
-    return [part for part in parts if part.value.get("type") != "text" or _string(part.value, "text", part.param)]
+    parts = [Located(_object(entry, f"{param}[{index}]"), f"{param}[{index}]") for index, entry in enumerate(content)]
+    return [entry for entry in parts if entry.value.get("type") != "text" or _string(entry.value, "text", entry.param)]
 
 
-def _read_call(call: object, param: str) -> ChatCall:
-    value = _object(call, param)
-    kind, member = ("custom", "input") if value.get("type") == "custom" else ("function", "arguments")
-    function, param = _object(value.get(kind), f"{param}.{kind}"), f"{param}.{kind}"
+def _read_call(tool_call: object, param: str) -> ChatCall:
+    value = _object(tool_call, param)
+    variant, member = ("custom", "input") if value.get("type") == "custom" else ("function", "arguments")
+    function, param = _object(value.get(variant), f"{param}.{variant}"), f"{param}.{variant}"
     arguments = function.get(member) or ""
     if not isinstance(arguments, str):
         raise fields.wrong_type(f"{param}.{member}", "a string", arguments)
     call_id = value.get("id") if isinstance(value.get("id"), str) else ""
-    return ChatCall(str(call_id), _string(function, "name", param), arguments, kind == "custom", f"{param}.{member}")
+    return ChatCall(str(call_id), _string(function, "name", param), arguments, variant == "custom", f"{param}.{member}")
 
 
-def call_input(call: ChatCall) -> Json:
+def call_input(tool_call: ChatCall) -> Json:
     """Return the input of a call as an object."""
-    if call.is_custom:
-        return {CUSTOM_INPUT_MEMBER: call.arguments}
-    value = json_object(call.arguments) if call.arguments.strip() else {}
+    if tool_call.is_custom:
+        return {CUSTOM_INPUT_MEMBER: tool_call.arguments}
+    value = json_object(tool_call.arguments) if tool_call.arguments.strip() else {}
     if value is None:
-        raise fields.invalid(call.param, "expected a JSON object as a string.")
+        raise fields.invalid(tool_call.param, "expected a JSON object as a string.")
     return value
 
 
@@ -177,7 +177,7 @@ def json_object(text: str) -> Json | None:
 
 def read_tools(body: Json) -> list[Located]:
     """Return the tools that the model may call; of deprecated functions, their new form."""
-    tools = body.get("tools") or [{"type": "function", "function": one} for one in as_list(body.get("functions"))]
+    tools = body.get("tools") or [{"type": "function", "function": legacy} for legacy in as_list(body.get("functions"))]
     if not isinstance(tools, list):
         raise fields.wrong_type("tools", "an array of objects", tools)
     located = [Located(_object(tool, f"tools[{index}]"), f"tools[{index}]") for index, tool in enumerate(tools)]
@@ -191,8 +191,8 @@ def read_tools(body: Json) -> list[Located]:
 
 def tool_name(tool: Json) -> object:
     """Return the name of a function or custom tool, or of a tool choice."""
-    kind = tool.get("type")
-    return as_object(tool.get(kind if isinstance(kind, str) else "function", tool)).get("name", tool.get("name"))
+    tag = tool.get("type")
+    return as_object(tool.get(tag if isinstance(tag, str) else "function", tool)).get("name", tool.get("name"))
 
 
 def read_tool_choice(body: Json) -> ToolChoice | None:
@@ -216,7 +216,8 @@ def read_tool_choice(body: Json) -> ToolChoice | None:
 def stop_strings(body: Json) -> tuple[str, ...]:
     """Return the stop strings."""
     stop = body.get("stop")
-    return tuple(one for one in ([stop] if isinstance(stop, str) else as_list(stop)) if isinstance(one, str) and one)
+    values = [stop] if isinstance(stop, str) else as_list(stop)
+    return tuple(text for text in values if isinstance(text, str) and text)
 
 
 def max_tokens(body: Json) -> object:
@@ -234,12 +235,12 @@ def split_data_url(url: str) -> tuple[str, str] | None:
     return head.removeprefix("data:").removesuffix(";base64").partition(";")[0], data
 
 
-def image_url(part: Located) -> str:
+def image_url(image_part: Located) -> str:
     """Return the URL of an image part."""
-    image = part.value.get("image_url")
+    image = image_part.value.get("image_url")
     if isinstance(image, str):
         return image
-    return _string(_object(image, f"{part.param}.image_url"), "url", f"{part.param}.image_url")
+    return _string(_object(image, f"{image_part.param}.image_url"), "url", f"{image_part.param}.image_url")
 
 
 def forwarded_fields(body: Json, known: Collection[str], rejected: Mapping[str, str], api: str) -> Json:
@@ -258,10 +259,10 @@ def forwarded_fields(body: Json, known: Collection[str], rejected: Mapping[str, 
     return {name: value for name, value in body.items() if name not in skipped and value is not None}
 
 
-def unsupported_type(found: Located, api: str) -> ApiError:
+def unsupported_type(located: Located, api: str) -> ApiError:
     """Return the error for a content part or tool without an equivalent."""
-    kind = string_or_type_name(found.value.get("type"))
-    return fields.unsupported(f"{found.param}.type", f"'{kind}' cannot be sent to an upstream with the {api} API.")
+    name = string_or_type_name(located.value.get("type"))
+    return fields.unsupported(f"{located.param}.type", f"'{name}' cannot be sent to an upstream with the {api} API.")
 
 
 def unsupported_role(message: ChatInput) -> ApiError:

@@ -95,9 +95,9 @@ def _generation_config(body: Json, model: str) -> Json:
         case "json_schema":
             schema = as_object(as_object(response_format.get("json_schema")).get("schema"))
             config |= {"responseMimeType": "application/json", "responseJsonSchema": schema}
-        case kind:
+        case format_type:
             raise fields.unsupported(
-                "response_format.type", f"'{kind}' cannot be sent to an upstream with the {_API} API."
+                "response_format.type", f"'{format_type}' cannot be sent to an upstream with the {_API} API."
             )
     return config
 
@@ -124,32 +124,32 @@ def _function(tool: Located) -> Json:
     return {"name": function.get("name"), **described}
 
 
-def _text_part(part: Located) -> Json:
-    match part.value:
+def _text_part(content_part: Located) -> Json:
+    match content_part.value:
         case {"type": "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
             return objects.text_part(text)
         case _:
-            raise chat_input.unsupported_type(part, _API)
+            raise chat_input.unsupported_type(content_part, _API)
 
 
-def _user_part(part: Located) -> Json:
-    match part.value:
+def _user_part(content_part: Located) -> Json:
+    match content_part.value:
         case {"type": "image_url"}:
-            return _media_part(chat_input.image_url(part))
-        case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(kind)}}:
-            return {"inlineData": {"mimeType": f"audio/{kind}", "data": data}}
+            return _media_part(chat_input.image_url(content_part))
+        case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(audio_format)}}:
+            return {"inlineData": {"mimeType": f"audio/{audio_format}", "data": data}}
         case {"type": "file", "file": {"file_data": str(data)}} if chat_input.split_data_url(data) is not None:
             return _media_part(data)
         case _:
-            return _text_part(part)
+            return _text_part(content_part)
 
 
 def _media_part(url: str) -> Json:
-    found = chat_input.split_data_url(url)
-    if found is not None:
-        return {"inlineData": {"mimeType": found[0], "data": found[1]}}
-    kind, _ = mimetypes.guess_type(url.partition("?")[0])
-    return {"fileData": {"fileUri": url} | fields.given(mimeType=kind)}
+    data_url = chat_input.split_data_url(url)
+    if data_url is not None:
+        return {"inlineData": {"mimeType": data_url[0], "data": data_url[1]}}
+    mime_type, _ = mimetypes.guess_type(url.partition("?")[0])
+    return {"fileData": {"fileUri": url} | fields.given(mimeType=mime_type)}
 
 
 def _function_response(message: ChatInput) -> Json:
@@ -157,9 +157,9 @@ def _function_response(message: ChatInput) -> Json:
     name = (message.call.name if message.call else None) or message.value.get("name")
     if not isinstance(name, str):
         raise fields.invalid(f"{message.param}.tool_call_id", "there is no call with this id before it.")
-    parts = [_user_part(part) for part in message.parts]
-    text = "".join(part["text"] for part in parts if "text" in part)
-    media = [part for part in parts if "text" not in part]
+    parts = [_user_part(content_part) for content_part in message.parts]
+    text = "".join(gemini_part["text"] for gemini_part in parts if "text" in gemini_part)
+    media = [gemini_part for gemini_part in parts if "text" not in gemini_part]
     value = None if exceeds_blocking_budget(text.encode()) else chat_input.json_object(text)
     response = {"id": message.call_id, "name": name, "response": {RESULT_MEMBER: text} if value is None else value}
     return {"functionResponse": response | ({"parts": media} if media else {})}
@@ -169,7 +169,7 @@ def _model_parts(model: str, message: ChatInput) -> list[Json]:
     """Return reasoning, text and calls, with the signatures that the client sends back."""
     thought = message.value.get("reasoning_content") or message.value.get("reasoning")
     parts = [objects.text_part(thought, is_thought=True)] if isinstance(thought, str) and thought else []
-    parts += [_text_part(part) for part in message.parts]
+    parts += [_text_part(content_part) for content_part in message.parts]
     refusal = message.value.get("refusal")
     parts += [objects.text_part(refusal)] if isinstance(refusal, str) and refusal else []
     for sealed in objects.signature_parts(message.value):
@@ -179,9 +179,10 @@ def _model_parts(model: str, message: ChatInput) -> list[Json]:
             parts.append(sealed)
     signatures = _call_signatures(message)
     needs_signature = _MODEL_WITH_SIGNATURES.search(model) is not None  # of the first call only
-    for call in message.calls:
-        signature = signatures.get(call.id) or (_NO_SIGNATURE if needs_signature else None)
-        function_call = fields.given(id=call.id or None) | {"name": call.name, "args": chat_input.call_input(call)}
+    for tool_call in message.calls:
+        signature = signatures.get(tool_call.id) or (_NO_SIGNATURE if needs_signature else None)
+        arguments = chat_input.call_input(tool_call)
+        function_call = fields.given(id=tool_call.id or None) | {"name": tool_call.name, "args": arguments}
         parts.append({"functionCall": function_call} | fields.given(thoughtSignature=signature))
         needs_signature = False
     return parts
@@ -189,14 +190,14 @@ def _model_parts(model: str, message: ChatInput) -> list[Json]:
 
 def _call_signatures(message: ChatInput) -> dict[object, str]:
     """Return the signatures of calls by their ids: members of the calls, or OpenRouter's reasoning details."""
-    found: dict[object, str] = {}
+    signatures: dict[object, str] = {}
     for detail in map(as_object, as_list(message.value.get(REASONING_DETAILS))):
         match detail:
             case {"format": objects.REASONING_FORMAT, "id": str(call_id), "data": str(signature)}:
-                found[call_id] = signature
+                signatures[call_id] = signature
             case _:
                 pass
-    for call in map(as_object, as_list(message.value.get("tool_calls"))):
-        if (own := objects.thought_signature(call)) is not None:
-            found[call.get("id")] = own
-    return found
+    for tool_call in map(as_object, as_list(message.value.get("tool_calls"))):
+        if (own := objects.thought_signature(tool_call)) is not None:
+            signatures[tool_call.get("id")] = own
+    return signatures

@@ -81,8 +81,8 @@ def _output_fields(body: Json) -> Json:
         case "json_schema":
             definition = as_object(response_format.get("json_schema"))
             config["format"] = {"type": "json_schema", "schema": as_object(definition.get("schema"))}
-        case kind:
-            reason = f"'{kind}' cannot be sent to an upstream with the {_API} API: use json_schema."
+        case format_type:
+            reason = f"'{format_type}' cannot be sent to an upstream with the {_API} API: use json_schema."
             raise fields.unsupported("response_format.type", reason)
     return out | ({"output_config": config} if config else {})
 
@@ -118,34 +118,34 @@ def _shortest(blocks: list[Json]) -> str | list[Json]:
     return blocks[0]["text"] if len(blocks) == 1 and blocks[0].keys() == {"type", "text"} else blocks
 
 
-def _text_block(part: Located) -> Json:
-    match part.value:
+def _text_block(content_part: Located) -> Json:
+    match content_part.value:
         case {"type": "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
-            return objects.text_block(text) | fields.given(cache_control=part.value.get("cache_control"))
+            return objects.text_block(text) | fields.given(cache_control=content_part.value.get("cache_control"))
         case _:
-            raise chat_input.unsupported_type(part, _API)
+            raise chat_input.unsupported_type(content_part, _API)
 
 
-def _user_block(part: Located) -> Json:
-    match part.value:
+def _user_block(content_part: Located) -> Json:
+    match content_part.value:
         case {"type": "image_url"}:
-            block: Json = {"type": "image", "source": _source(chat_input.image_url(part))}
-            return block | fields.given(cache_control=part.value.get("cache_control"))
+            block: Json = {"type": "image", "source": _source(chat_input.image_url(content_part))}
+            return block | fields.given(cache_control=content_part.value.get("cache_control"))
         case {"type": "file", "file": {"file_data": str(data), **more}} if data.startswith(_PDF_URL):
             return {"type": "document", "source": _source(data)} | fields.given(title=more.get("filename"))
         case _:
-            return _text_block(part)
+            return _text_block(content_part)
 
 
 def _source(url: str) -> Json:
-    found = chat_input.split_data_url(url)
-    if found is None:
+    data_url = chat_input.split_data_url(url)
+    if data_url is None:
         return {"type": "url", "url": url}
-    return {"type": "base64", "media_type": found[0], "data": found[1]}
+    return {"type": "base64", "media_type": data_url[0], "data": data_url[1]}
 
 
 def _tool_result(message: ChatInput) -> Json:
-    blocks = [_user_block(part) for part in message.parts]
+    blocks = [_user_block(content_part) for content_part in message.parts]
     return {"type": "tool_result", "tool_use_id": _call_id(message.call_id), "content": _shortest(blocks)}
 
 
@@ -154,10 +154,10 @@ def _assistant_blocks(message: ChatInput) -> list[Json]:
     details = map(as_object, as_list(message.value.get(REASONING_DETAILS)))
     blocks = [block for detail in details for block in _thinking(detail)]
     refusal = message.value.get("refusal")
-    blocks += [_text_block(part) for part in message.parts]
+    blocks += [_text_block(content_part) for content_part in message.parts]
     blocks += [objects.text_block(refusal)] if isinstance(refusal, str) and refusal else []
-    calls = [(_call_id(call.id), call.name, chat_input.call_input(call)) for call in message.calls]
-    return blocks + [objects.tool_use_block(*call, {}) for call in calls]
+    calls = [(_call_id(tool_call.id), tool_call.name, chat_input.call_input(tool_call)) for tool_call in message.calls]
+    return blocks + [objects.tool_use_block(*tool_call, {}) for tool_call in calls]
 
 
 def _thinking(detail: Json) -> list[Json]:

@@ -47,9 +47,9 @@ def chat_to_responses(body: Json) -> Json:
 
 
 def _text_format(response_format: Json) -> Json | None:
-    kind = response_format.get("type")
-    if kind == "json_schema":
-        return {"type": kind, **as_object(response_format.get("json_schema"))}
+    format_type = response_format.get("type")
+    if format_type == "json_schema":
+        return {"type": format_type, **as_object(response_format.get("json_schema"))}
     return response_format or None
 
 
@@ -61,8 +61,8 @@ def _tool_fields(body: Json) -> Json:
     is_parallel = False if body.get("functions") else body.get("parallel_tool_calls")
     value: str | Json | None = None
     if choice is not None:
-        kind = "custom" if choice.is_custom else "function"
-        value = {"type": kind, "name": choice.name} if choice.mode == "tool" else choice.mode
+        tool_type = "custom" if choice.is_custom else "function"
+        value = {"type": tool_type, "name": choice.name} if choice.mode == "tool" else choice.mode
     return {"tools": tools} | fields.given(tool_choice=value, parallel_tool_calls=is_parallel)
 
 
@@ -89,8 +89,8 @@ def _read_items(body: Json) -> list[Json]:
                 items.append({"role": message.role, "content": _content(message)})
             case "tool":
                 is_custom = message.call is not None and message.call.is_custom
-                kind = "custom_tool_call_output" if is_custom else "function_call_output"
-                items.append({"type": kind, "call_id": message.call_id, "output": _content(message)})
+                item_type = "custom_tool_call_output" if is_custom else "function_call_output"
+                items.append({"type": item_type, "call_id": message.call_id, "output": _content(message)})
             case "assistant":
                 items += _assistant_items(message)
             case _:
@@ -99,22 +99,22 @@ def _read_items(body: Json) -> list[Json]:
 
 
 def _content(message: ChatInput) -> str | list[Json]:
-    return [_part(part) for part in message.parts] if message.plain_text is None else message.plain_text
+    return [_part(content_part) for content_part in message.parts] if message.plain_text is None else message.plain_text
 
 
-def _part(part: Located) -> Json:
-    match part.value:
+def _part(content_part: Located) -> Json:
+    match content_part.value:
         case {"type": "text", "text": str(text)}:
             return {"type": "input_text", "text": text}
         case {"type": "image_url"}:
-            detail = as_object(part.value.get("image_url")).get("detail")
-            return {"type": "input_image", "image_url": chat_input.image_url(part)} | fields.given(detail=detail)
+            detail = fields.given(detail=as_object(content_part.value.get("image_url")).get("detail"))
+            return {"type": "input_image", "image_url": chat_input.image_url(content_part)} | detail
         case {"type": "input_audio", "input_audio": audio}:
             return {"type": "input_audio", "input_audio": audio}
         case {"type": "file", "file": dict(file)}:
             return {"type": "input_file", **file}
         case _:
-            raise chat_input.unsupported_type(part, _API)
+            raise chat_input.unsupported_type(content_part, _API)
 
 
 def _assistant_items(message: ChatInput) -> list[Json]:
@@ -124,21 +124,21 @@ def _assistant_items(message: ChatInput) -> list[Json]:
         if detail.get("type") == "reasoning.encrypted" and detail.get("format") == REASONING_FORMAT:
             reasoning: Json = {"type": "reasoning", "summary": [], "encrypted_content": detail.get("data")}
             items.append(reasoning | fields.given(id=detail.get("id")))
-    content = [_output_part(part) for part in message.parts]
+    content = [_output_part(content_part) for content_part in message.parts]
     refusal = message.value.get("refusal")
     content += [{"type": "refusal", "refusal": refusal}] if isinstance(refusal, str) and refusal else []
     items += [{"type": "message", "role": "assistant", "content": content}] if content else []
-    for call in message.calls:
-        kind, member = ("custom_tool_call", "input") if call.is_custom else ("function_call", "arguments")
-        items.append({"type": kind, "call_id": call.id, "name": call.name, member: call.arguments})
+    for tool_call in message.calls:
+        item_type, member = ("custom_tool_call", "input") if tool_call.is_custom else ("function_call", "arguments")
+        items.append({"type": item_type, "call_id": tool_call.id, "name": tool_call.name, member: tool_call.arguments})
     return items
 
 
-def _output_part(part: Located) -> Json:
-    match part.value:
+def _output_part(content_part: Located) -> Json:
+    match content_part.value:
         case {"type": "text", "text": str(text)}:
             return {"type": "output_text", "text": text}
         case {"type": "refusal", "refusal": str(refusal)}:
             return {"type": "refusal", "refusal": refusal}
         case _:
-            raise chat_input.unsupported_type(part, _API)
+            raise chat_input.unsupported_type(content_part, _API)

@@ -110,9 +110,9 @@ class JsonSizeLimits:
         self._strings -= strings
         steps = b""
         for piece in json_budget.cut_to_count(outside):
-            found = json_budget.count_json_syntax(piece)
-            self._count(found)
-            steps += found.bracket_steps
+            counts = json_budget.count_json_syntax(piece)
+            self._count(counts)
+            steps += counts.bracket_steps
             if len(outside) > len(piece):
                 yield
         if json_budget.nesting_depth(steps) > JSON_DEPTH_LIMIT:
@@ -120,28 +120,28 @@ class JsonSizeLimits:
         if len(data) >= json_budget.SMALL_TEXT_BYTES:
             yield
 
-    def _count(self, found: json_budget.JsonSyntaxCounts) -> None:
-        self._elements -= found.elements
+    def _count(self, counts: json_budget.JsonSyntaxCounts) -> None:
+        self._elements -= counts.elements
         if self._elements < 0:
             raise invalid_request(f"The {self._name} has more than {ELEMENTS_LIMIT} elements.")
-        self._decimals -= found.floats
-        self._negative_exponents -= found.negative_exponents
-        if self._decimals < 0 or self._negative_exponents < 0 or found.has_long_number:
+        self._decimals -= counts.floats
+        self._negative_exponents -= counts.negative_exponents
+        if self._decimals < 0 or self._negative_exponents < 0 or counts.has_long_number:
             raise invalid_request(
                 f"The {self._name} has a number of more than {json_budget.DIGITS_LIMIT} digits, more than "
                 f"{DECIMALS_LIMIT} decimals, or more than {NEGATIVE_EXPONENTS_LIMIT} with a negative exponent."
             )
-        self._containers -= found.containers
+        self._containers -= counts.containers
         if self._containers < 0:
             raise invalid_request(f"The {self._name} has more than {CONTAINERS_LIMIT} arrays and objects.")
 
 
 def _check_content_type(content_type: str | None, is_browser: bool) -> None:
     """Require a JSON content type from browsers: a page may post a form to any site without a CORS preflight."""
-    kind = (content_type or "").partition(";")[0].strip().lower()
-    if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
+    media_type = (content_type or "").partition(";")[0].strip().lower()
+    if media_type == "application/json" or (media_type.startswith("application/") and media_type.endswith("+json")):
         return
-    if kind in ("", _URLENCODED_TYPE) and not is_browser:  # the default of `curl -d`
+    if media_type in ("", _URLENCODED_TYPE) and not is_browser:  # the default of `curl -d`
         return
     raise ApiError(415, "The body must be JSON: send the header 'Content-Type: application/json'.")
 

@@ -134,9 +134,9 @@ def _read_tools(request: schema.GeminiRequest, ignores_unknown: bool, names: dic
     functions: list[Json] = []
     ignored = 0
     for number, tool in enumerate(request.tools or ()):
-        for kind, value in tool.items():
-            param = f"tools[{number}].{kind}"
-            if kind == "functionDeclarations":
+        for tool_type, value in tool.items():
+            param = f"tools[{number}].{tool_type}"
+            if tool_type == "functionDeclarations":
                 if not isinstance(value, list):
                     raise fields.wrong_type(param, "an array", value)
                 for index, declared in enumerate(as_list(value)):
@@ -144,7 +144,7 @@ def _read_tools(request: schema.GeminiRequest, ignores_unknown: bool, names: dic
                         raise fields.wrong_type(f"{param}[{index}]", "an object", declared)
                     functions.append(_function(declared, f"{param}[{index}]", f"tools[{len(functions)}]", names))
             elif not ignores_unknown:
-                raise unsupported_tool_type(param, kind, "functionDeclarations")
+                raise unsupported_tool_type(param, tool_type, "functionDeclarations")
             else:
                 ignored += 1
     return functions, ignored
@@ -174,7 +174,7 @@ def _tool_fields(request: schema.GeminiRequest, functions: list[Json], *, has_ig
         for index, name in enumerate(config.allowed_function_names):
             if name not in known:
                 raise fields.invalid(f"{param}.allowedFunctionNames[{index}]", "there is no such function.")
-        functions = [one for one in functions if one["function"]["name"] in config.allowed_function_names]
+        functions = [tool for tool in functions if tool["function"]["name"] in config.allowed_function_names]
     if not functions:
         if mode == "required" and not has_ignored:
             raise invalid_request(f"'{param}' needs functions.", param=param, code="invalid_value")
@@ -186,7 +186,7 @@ def _chat_messages(request: schema.GeminiRequest, names: dict[str, str]) -> list
     messages: list[Json] = []
     if request.system_instruction is not None:
         parts = request.system_instruction.parts or []
-        text = "\n".join(_text_only(part, f"systemInstruction.parts[{index}]") for index, part in enumerate(parts))
+        text = "\n".join(_text_only(piece, f"systemInstruction.parts[{index}]") for index, piece in enumerate(parts))
         if text:
             messages.append({"role": "system", "content": text})
             names["messages[0]"] = "systemInstruction"
@@ -206,10 +206,10 @@ def _chat_messages(request: schema.GeminiRequest, names: dict[str, str]) -> list
     return messages
 
 
-def _text_only(part: schema.Part, param: str) -> str:
-    if part.text is None:
+def _text_only(content_part: schema.Part, param: str) -> str:
+    if content_part.text is None:
         raise fields.unsupported(param, "is not text.")
-    return part.text
+    return content_part.text
 
 
 def _model_message(content: schema.Content, param: str, ids: "count[int]", pending: dict[str, deque[str]]) -> Json:
@@ -218,21 +218,21 @@ def _model_message(content: schema.Content, param: str, ids: "count[int]", pendi
     thoughts: list[str] = []
     calls: list[Json] = []
     signature: str | None = None  # of text; a call has its own
-    for index, part in enumerate(content.parts or ()):
-        if part.function_call is not None:
-            call = part.function_call
-            call_id = call.id or f"call_{next(ids)}"
-            pending.setdefault(call.name, deque()).append(call_id)
-            function = {"name": call.name, "arguments": msgspec.json.encode(call.args or {}).decode()}
-            signed = signature_fields(part.thought_signature)
+    for index, content_part in enumerate(content.parts or ()):
+        if content_part.function_call is not None:
+            function_call = content_part.function_call
+            call_id = function_call.id or f"call_{next(ids)}"
+            pending.setdefault(function_call.name, deque()).append(call_id)
+            function = {"name": function_call.name, "arguments": msgspec.json.encode(function_call.args or {}).decode()}
+            signed = signature_fields(content_part.thought_signature)
             calls.append({"id": call_id, "type": "function", "function": function, **signed})
-        elif part.text is not None:
-            (thoughts if part.thought else texts).append(part.text)
-            signature = part.thought_signature or signature
-        elif part.thought_signature is None:  # it may be a part of its own
+        elif content_part.text is not None:
+            (thoughts if content_part.thought else texts).append(content_part.text)
+            signature = content_part.thought_signature or signature
+        elif content_part.thought_signature is None:  # it may be a part of its own
             raise fields.unsupported(f"{param}.parts[{index}]", "has neither text nor a function call.")
         else:
-            signature = part.thought_signature
+            signature = content_part.thought_signature
     out: Json = {"role": "assistant", "content": "".join(texts), **signature_fields(signature)}
     if thought := "".join(thoughts):
         out["reasoning_content"] = thought
@@ -243,14 +243,14 @@ def _user_messages(content: schema.Content, param: str, pending: dict[str, deque
     """Return a message per function response, then one with the rest."""
     results: list[Json] = []
     rest: list[Json] = []
-    for index, part in enumerate(content.parts or ()):
+    for index, content_part in enumerate(content.parts or ()):
         part_param = f"{param}.parts[{index}]"
-        if part.function_response is not None:
-            results.append(_tool_message(part.function_response, part_param, pending))
-        elif part.text is not None:
-            rest += [{"type": "text", "text": part.text}] if part.text else []
-        elif part.inline_data is not None:
-            rest.append(_media_part(part.inline_data, f"{part_param}.inlineData"))
+        if content_part.function_response is not None:
+            results.append(_tool_message(content_part.function_response, part_param, pending))
+        elif content_part.text is not None:
+            rest += [{"type": "text", "text": content_part.text}] if content_part.text else []
+        elif content_part.inline_data is not None:
+            rest.append(_media_part(content_part.inline_data, f"{part_param}.inlineData"))
         else:
             reason = "has no content that is supported: text, inlineData, functionResponse."
             raise fields.unsupported(part_param, reason)
@@ -275,11 +275,11 @@ def _tool_message(response: schema.GeminiFunctionResponse, param: str, pending: 
 
 
 def _media_part(blob: schema.Blob, param: str) -> Json:
-    kind = blob.mime_type.partition(";")[0].strip().lower()
-    if kind.startswith("image/"):
-        return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{blob.data}"}}
-    if kind in _AUDIO_FORMATS:
-        return {"type": "input_audio", "input_audio": {"data": blob.data, "format": _AUDIO_FORMATS[kind]}}
+    media_type = blob.mime_type.partition(";")[0].strip().lower()
+    if media_type.startswith("image/"):
+        return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{blob.data}"}}
+    if media_type in _AUDIO_FORMATS:
+        return {"type": "input_audio", "input_audio": {"data": blob.data, "format": _AUDIO_FORMATS[media_type]}}
     raise fields.wrong_value(f"{param}.mimeType", blob.mime_type, ("image/…", *_AUDIO_FORMATS))
 
 
@@ -321,11 +321,11 @@ def _convert(name: str, member: Any, param: str, depth: int) -> Any:  # noqa: AN
     if name in _SCHEMA_MAPS:
         if not isinstance(member, dict):
             raise fields.wrong_type(param, "an object", member)
-        return {key: openapi_to_json_schema(one, f"{param}.{key}", depth + 1) for key, one in member.items()}
+        return {key: openapi_to_json_schema(inner, f"{param}.{key}", depth + 1) for key, inner in member.items()}
     if name in _SCHEMA_LISTS:
         if not isinstance(member, list):
             raise fields.wrong_type(param, "an array", member)
-        return [openapi_to_json_schema(one, f"{param}[{index}]", depth + 1) for index, one in enumerate(member)]
+        return [openapi_to_json_schema(inner, f"{param}[{index}]", depth + 1) for index, inner in enumerate(member)]
     if name in _SCHEMAS and not isinstance(member, bool):
         return openapi_to_json_schema(member, param, depth + 1)
     if name in _COUNTS and isinstance(member, str) and member.isascii() and member.isdigit() and len(member) < 20:
@@ -334,11 +334,11 @@ def _convert(name: str, member: Any, param: str, depth: int) -> Any:  # noqa: AN
 
 
 def _type_members(value: Json, param: str) -> Json:
-    kind = value.get("type")
-    if kind is None or kind == "TYPE_UNSPECIFIED":
+    type_name = value.get("type")
+    if type_name is None or type_name == "TYPE_UNSPECIFIED":
         return {}
-    if not isinstance(kind, str):
-        raise fields.wrong_type(f"{param}.type", "a string", kind)
-    if kind.upper() not in _TYPES:
-        raise fields.wrong_value(f"{param}.type", kind, _TYPES)
-    return {"type": [kind.lower(), "null"] if value.get("nullable") is True else kind.lower()}
+    if not isinstance(type_name, str):
+        raise fields.wrong_type(f"{param}.type", "a string", type_name)
+    if type_name.upper() not in _TYPES:
+        raise fields.wrong_value(f"{param}.type", type_name, _TYPES)
+    return {"type": [type_name.lower(), "null"] if value.get("nullable") is True else type_name.lower()}

@@ -85,14 +85,14 @@ def check_schema(schema: object, param: str, budget: SchemaBudget) -> Json:
 def reroot(schema: Json, root: str) -> Json:
     """Return a validated schema with its references rewritten for the position `root` in another schema."""
     copy = dict(schema)
-    for key, found in schema.items():
+    for key, value in schema.items():
         if key in cost.SCHEMA_MAP_KEYWORDS:
-            copy[key] = {name: reroot(item, root) for name, item in found.items()}
+            copy[key] = {name: reroot(item, root) for name, item in value.items()}
         elif key in cost.SCHEMA_LIST_KEYWORDS or key in cost.SINGLE_SCHEMA_KEYWORDS:
-            if isinstance(found, dict):
-                copy[key] = reroot(found, root)
-            elif isinstance(found, list):
-                copy[key] = [reroot(item, root) for item in found]
+            if isinstance(value, dict):
+                copy[key] = reroot(value, root)
+            elif isinstance(value, list):
+                copy[key] = [reroot(item, root) for item in value]
     if "$ref" in copy:
         copy["$ref"] = root + copy["$ref"][1:]
     return copy

@@ -42,14 +42,14 @@ _NO_CONST = ""  # the first property has no constant value, so it does not ident
 
 def subschemas(schema: Json) -> Iterator[Json]:
     """Return the direct subschemas of a schema."""
-    for key, found in schema.items():
+    for key, value in schema.items():
         if key in SCHEMA_MAP_KEYWORDS:
-            yield from found.values()
+            yield from value.values()
         elif key in _SUBSCHEMA_KEYWORDS:
-            if isinstance(found, dict):
-                yield found
-            elif isinstance(found, list):
-                yield from found
+            if isinstance(value, dict):
+                yield value
+            elif isinstance(value, list):
+                yield from value
 
 
 class AlternativesCounter:
@@ -135,14 +135,14 @@ class AlternativesCounter:
         undiscriminated = arrays = 0
         discriminated: dict[str, Counter[str]] = {}
         for item in (item for key in _CHOICE_KEYWORDS for item in schema.get(key, ())):
-            found = self._resolve(item)
-            kind = found.get("type", "object")  # without a type it may be an object
-            kinds = set(kind) if isinstance(kind, list) else {kind}
-            if "enum" in found or "const" in found or kinds <= _SCALAR_TYPES:
+            alternative = self._resolve(item)
+            declared = alternative.get("type", "object")  # without a type it may be an object
+            kinds = set(declared) if isinstance(declared, list) else {declared}
+            if "enum" in alternative or "const" in alternative or kinds <= _SCALAR_TYPES:
                 continue
             if kinds == {"array"}:
                 arrays += 1
-            elif (discriminator := self._discriminator(found)) is None:
+            elif (discriminator := self._discriminator(alternative)) is None:
                 undiscriminated += 1
             else:
                 discriminated.setdefault(discriminator[0], Counter())[discriminator[1]] += 1
@@ -155,8 +155,8 @@ class AlternativesCounter:
         if id(schema) not in self._discriminators:
             required = frozenset(schema.get("required", ()))
             name = next((name for name in schema.get("properties", ()) if name in required), None)
-            found = {} if name is None else self._resolve(schema["properties"][name])
-            const = msgspec.json.encode(found["const"]).decode() if "const" in found else _NO_CONST
+            property_schema = {} if name is None else self._resolve(schema["properties"][name])
+            const = msgspec.json.encode(property_schema["const"]).decode() if "const" in property_schema else _NO_CONST
             self._discriminators[id(schema)] = None if name is None else (name, const)
         return self._discriminators[id(schema)]
 
@@ -208,8 +208,8 @@ class ReferenceSizes:
 
 def all_of_references(schema: Json) -> Iterator[str]:
     """Return the references of the elements of `allOf`, and of the alternatives in them."""
-    for part in schema.get("allOf", ()):
-        for item in (part, *part.get("anyOf", ())):
+    for element in schema.get("allOf", ()):
+        for item in (element, *element.get("anyOf", ())):
             if "$ref" in item:
                 yield item["$ref"]
 
@@ -263,9 +263,9 @@ def pattern_problem(text: str) -> str | None:
     """Return why a pattern is rejected, or None."""
     groups = [_PatternGroup()]
     choices = offset = 0
-    while offset < len(text) and (found := _PATTERN_TOKEN.match(text, offset)):
-        token, offset = found[0], found.end()
-        if token == "{" and _INVALID_QUANTIFIER.match(text, found.start()):
+    while offset < len(text) and (match := _PATTERN_TOKEN.match(text, offset)):
+        token, offset = match[0], match.end()
+        if token == "{" and _INVALID_QUANTIFIER.match(text, match.start()):
             return _INVALID_REPEAT
         if token[0] == "[" and _has_reversed_range(token):  # llama.cpp aborts: no token matches
             return "has a reversed range"
@@ -343,12 +343,12 @@ def _common_prefix_end(first: str, last: str, depth: int) -> int:
 
 def _read_quantifier(text: str, offset: int) -> tuple[int, int, int]:
     """Return the minimum, the maximum (capped where unbounded) and the offset after the quantifier."""
-    found = _QUANTIFIER.match(text, offset)
-    if found is None:
+    match = _QUANTIFIER.match(text, offset)
+    if match is None:
         return 1, 1, offset
-    sign, low, comma, high = found.groups()
+    sign, low, comma, high = match.groups()
     if sign:
-        return {"?": (0, 1), "*": (0, 2), "+": (1, 2)}[sign] + (found.end(),)
+        return {"?": (0, 1), "*": (0, 2), "+": (1, 2)}[sign] + (match.end(),)
     least = int(low or 0)
     most = int(high) if high else least + 1 if comma else least
-    return least, most, found.end()
+    return least, most, match.end()

@@ -62,8 +62,8 @@ def _common_fields(request: OllamaRequest) -> Json:
             chat["response_format"] = {"type": "json_object"}
         case dict(schema):
             chat["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-        case other:
-            raise fields.wrong_type("format", "'json' or a JSON schema", other)
+        case unknown_format:
+            raise fields.wrong_type("format", "'json' or a JSON schema", unknown_format)
     return chat
 
 
@@ -75,20 +75,20 @@ def _chat_message(message: OllamaMessage, path: str, ids: "count[int]", pending_
         out["tool_call_id"] = pending_calls.popleft() if pending_calls else "call_0"
     if message.tool_calls:
         out["tool_calls"] = [
-            _tool_call(call, f"{path}tool_calls[{index}]", ids) for index, call in enumerate(message.tool_calls)
+            _tool_call(raw_call, f"{path}tool_calls[{index}]", ids) for index, raw_call in enumerate(message.tool_calls)
         ]
         pending_calls.clear()
-        pending_calls.extend(call["id"] for call in out["tool_calls"])
+        pending_calls.extend(tool_call["id"] for tool_call in out["tool_calls"])
     return out
 
 
-def _tool_call(call: object, param: str, ids: "count[int]") -> Json:
-    match call:
+def _tool_call(raw_call: object, param: str, ids: "count[int]") -> Json:
+    match raw_call:
         case {"function": {"name": str(name), "arguments": dict(arguments)}}:
             function = {"name": name, "arguments": msgspec.json.encode(arguments).decode()}
             return {"id": f"call_{next(ids)}", "type": "function", "function": function}
         case _:
-            raise fields.wrong_type(param, "a call with a function's name and arguments", call)
+            raise fields.wrong_type(param, "a call with a function's name and arguments", raw_call)
 
 
 def _message_content(text: str | None, images: list[str] | None) -> str | list[Json]:

@@ -50,8 +50,8 @@ def summary_messages(messages: list[Json], instructions: str | None) -> list[Jso
 
 def summary_text(response: Json) -> str:
     """Return the text of a Response."""
-    parts = [part for item in response["output"] for part in item.get("content", ())]
-    return "".join(part["text"] for part in parts if part["type"] == "output_text").strip()
+    parts = [content_part for item in response["output"] for content_part in item.get("content", ())]
+    return "".join(content_part["text"] for content_part in parts if content_part["type"] == "output_text").strip()
 
 
 def encode_summary(summary: str) -> str:
@@ -79,8 +79,8 @@ def replace_own_summaries(body: Json) -> Json:
 
 
 def _own_summary(item: object) -> str | None:
-    found = as_object(item)
-    return decode_summary(found.get("encrypted_content")) if found.get("type") == COMPACTION else None
+    members = as_object(item)
+    return decode_summary(members.get("encrypted_content")) if members.get("type") == COMPACTION else None
 
 
 def _summary_item(text: str) -> Json:
@@ -89,16 +89,16 @@ def _summary_item(text: str) -> Json:
 
 def _message_text(message: Json) -> str:
     content = message.get("content")
-    texts = [content] if isinstance(content, str) else [_part_text(as_object(part)) for part in as_list(content)]
-    for call in message.get("tool_calls") or ():
-        called = call[call["type"]]
+    texts = [content] if isinstance(content, str) else [_part_text(as_object(element)) for element in as_list(content)]
+    for tool_call in message.get("tool_calls") or ():
+        called = tool_call[tool_call["type"]]
         texts.append(f"called {called['name']} with {called.get('arguments', called.get('input'))}")
     return "\n".join([*texts, message["refusal"]] if message.get("refusal") else texts)
 
 
-def _part_text(part: Json) -> str:
-    text = part.get("text")
-    return text if isinstance(text, str) else f"({part.get('type')})"
+def _part_text(content_part: Json) -> str:
+    text = content_part.get("text")
+    return text if isinstance(text, str) else f"({content_part.get('type')})"
 
 
 REFERENCES_LIMIT = 1_024
@@ -176,19 +176,19 @@ def raw_input_items(body: Json) -> list[Json]:
 
 def item_type(item: Json) -> object:
     """Return the type of an item, inferred from its other fields if the client omits it."""
-    kind = item.get("type")
-    if kind is not None:
-        return kind
+    declared_type = item.get("type")
+    if declared_type is not None:
+        return declared_type
     return "message" if "role" in item else _ITEM_REFERENCE if item.keys() == {"id"} else None
 
 
 def complete_item(item: Json, suffix: str) -> Json:
     """Return an item as it is stored and listed: with type, status and an id that ends with `suffix`."""
-    kind = string_or_type_name(item_type(item))
-    out: Json = {"id": f"{_ID_PREFIXES.get(kind, 'item')}_{suffix}", "type": kind, "status": "completed"}
+    type_name = string_or_type_name(item_type(item))
+    out: Json = {"id": f"{_ID_PREFIXES.get(type_name, 'item')}_{suffix}", "type": type_name, "status": "completed"}
     out |= {key: value for key, value in item.items() if value is not None}
     content = item.get("content")
-    if kind == "message" and isinstance(content, str):
+    if type_name == "message" and isinstance(content, str):
         output_part: Json = {"type": "output_text", "text": content, "annotations": []}
         input_part: Json = {"type": "input_text", "text": content}
         out["content"] = [output_part if item.get("role") == "assistant" else input_part]
@@ -242,34 +242,34 @@ class _ChatBuilder:
         self._call_ids: set[str] = set()
 
     def add_item(self, item: Json, param: str) -> None:
-        found = fields.read_fields(item, _item_schema(item, param), f"{param}.")
-        match found:
+        typed = fields.read_fields(item, _item_schema(item, param), f"{param}.")
+        match typed:
             case schema.FunctionCallItem():
-                self._add_call(found, "function", {"arguments": found.arguments}, param)
+                self._add_call(typed, "function", {"arguments": typed.arguments}, param)
             case schema.CustomCallItem():
-                self._add_call(found, "custom", {"input": found.input}, param)
+                self._add_call(typed, "custom", {"input": typed.input}, param)
             case schema.FunctionOutputItem():  # or of a custom tool
-                if found.call_id not in self._call_ids:
-                    reason = f"No tool call found for function call output with call_id {shorten_value(found.call_id)}."
+                if typed.call_id not in self._call_ids:
+                    reason = f"No tool call found for function call output with call_id {shorten_value(typed.call_id)}."
                     raise invalid_request(reason, param=f"{param}.call_id")
-                content = _message_content(found.output, f"{param}.output")
-                message = {"role": "tool", "tool_call_id": found.call_id, "content": content}
+                content = _message_content(typed.output, f"{param}.output")
+                message = {"role": "tool", "tool_call_id": typed.call_id, "content": content}
                 names = {"": param, ".content": f"{param}.output", ".tool_call_id": f"{param}.call_id"}
                 self._add_message(message, names)
             case schema.ReasoningItem():
-                self._add_reasoning(found)
+                self._add_reasoning(typed)
             case schema.CompactionItem():
-                self._add_summary(found, param)
+                self._add_summary(typed, param)
             case schema.AssistantItem():
-                self._add_assistant_message(found, param)
+                self._add_assistant_message(typed, param)
             case schema.UserItem():
-                content = _message_content(found.content, f"{param}.content")
+                content = _message_content(typed.content, f"{param}.content")
                 self._add_message({"role": "user", "content": content}, {"": param})
             case _:  # not every server has the developer role
-                assert isinstance(found, schema.SystemItem)
-                text = found.content
+                assert isinstance(typed, schema.SystemItem)
+                text = typed.content
                 if not isinstance(text, str):
-                    text = "\n".join(part.text for part in text)
+                    text = "\n".join(content_part.text for content_part in text)
                 self._add_message({"role": "system", "content": text}, {"": param})
 
     def close_turn(self) -> None:
@@ -298,28 +298,28 @@ class _ChatBuilder:
         self.messages.append(ConvertedMessage(message, param_names))
 
     def _add_call(
-        self, item: schema.FunctionCallItem | schema.CustomCallItem, kind: str, call: Json, param: str
+        self, item: schema.FunctionCallItem | schema.CustomCallItem, call_type: str, call_input: Json, param: str
     ) -> None:
         self._call_ids.add(item.call_id)
         name = self._chat_name(item.namespace, item.name) if item.namespace else item.name
-        self._turn.calls.append({"id": item.call_id, "type": kind, kind: {"name": name} | call})
+        self._turn.calls.append({"id": item.call_id, "type": call_type, call_type: {"name": name} | call_input})
         self._turn.call_params.append(param)
         self._turn.param = self._turn.param or param
 
     def _add_assistant_message(self, item: schema.AssistantItem, param: str) -> None:
         self._start_text()
         self._turn.param = self._turn.param or param
-        for part in [schema.OutputTextPart(item.content)] if isinstance(item.content, str) else item.content:
-            if isinstance(part, RefusalPart):
-                self._turn.refusals.append(part.refusal)
+        for content_part in [schema.OutputTextPart(item.content)] if isinstance(item.content, str) else item.content:
+            if isinstance(content_part, RefusalPart):
+                self._turn.refusals.append(content_part.refusal)
             else:
-                self._turn.texts.append(part.text)
+                self._turn.texts.append(content_part.text)
 
     def _add_reasoning(self, item: schema.ReasoningItem) -> None:
         """Add reasoning to the turn that follows it. Encrypted reasoning is dropped."""
         self._start_text()
         for parts in (item.content, item.summary):
-            texts = [part.text for part in parts or ()]
+            texts = [content_part.text for content_part in parts or ()]
             if any(texts):
                 self._turn.reasoning.append("\n\n".join(texts))
                 return
@@ -350,14 +350,14 @@ def _is_user_text(message: Json) -> bool:
 
 
 def _item_schema(item: Json, param: str) -> type[msgspec.Struct]:
-    kind, schemas, allowed, name = item_type(item), schema.ITEMS, ("message", *schema.ITEMS, _ITEM_REFERENCE), "type"
-    if kind == "message":
-        kind, schemas, allowed, name = item.get("role"), schema.MESSAGE_ITEMS, tuple(schema.MESSAGE_ITEMS), "role"
-    if kind is None:
+    tag, schemas, allowed, name = item_type(item), schema.ITEMS, ("message", *schema.ITEMS, _ITEM_REFERENCE), "type"
+    if tag == "message":
+        tag, schemas, allowed, name = item.get("role"), schema.MESSAGE_ITEMS, tuple(schema.MESSAGE_ITEMS), "role"
+    if tag is None:
         raise fields.missing(f"{param}.{name}")
-    if not isinstance(kind, str) or kind not in schemas:
-        raise fields.wrong_value(f"{param}.{name}", kind, allowed)
-    return schemas[kind]
+    if not isinstance(tag, str) or tag not in schemas:
+        raise fields.wrong_value(f"{param}.{name}", tag, allowed)
+    return schemas[tag]
 
 
 def _message_content(content: str | list[schema.InputPart], param: str) -> str | list[Json]:
@@ -365,25 +365,25 @@ def _message_content(content: str | list[schema.InputPart], param: str) -> str |
         return content
     if len(content) == 1 and isinstance(content[0], schema.InputTextPart | schema.OutputTextPart):
         return content[0].text
-    return [_chat_part(part, f"{param}[{index}]") for index, part in enumerate(content)]
+    return [_chat_part(element, f"{param}[{index}]") for index, element in enumerate(content)]
 
 
-def _chat_part(part: schema.InputPart, param: str) -> Json:
-    match part:
+def _chat_part(element: schema.InputPart, param: str) -> Json:
+    match element:
         case schema.InputTextPart() | schema.OutputTextPart():
-            return {"type": "text", "text": part.text}
+            return {"type": "text", "text": element.text}
         case schema.InputAudioPart():
-            return {"type": "input_audio", "input_audio": part.input_audio}
+            return {"type": "input_audio", "input_audio": element.input_audio}
         case schema.InputImagePart():
-            if part.image_url is None and part.file_id is not None:
+            if element.image_url is None and element.file_id is not None:
                 raise fields.unsupported(f"{param}.file_id", "is not supported: send the image as 'image_url'.")
-            if part.image_url is None:
+            if element.image_url is None:
                 raise fields.missing(f"{param}.image_url")
-            return {"type": "image_url", "image_url": fields.given(url=part.image_url, detail=part.detail)}
+            return {"type": "image_url", "image_url": fields.given(url=element.image_url, detail=element.detail)}
         case schema.InputFilePart():
-            if part.file_url is not None:
+            if element.file_url is not None:
                 raise fields.unsupported(f"{param}.file_url", "is not supported: send the file as 'file_data'.")
-            file = fields.given(file_data=part.file_data, file_id=part.file_id, filename=part.filename)
+            file = fields.given(file_data=element.file_data, file_id=element.file_id, filename=element.filename)
             return {"type": "file", "file": file}
 
 

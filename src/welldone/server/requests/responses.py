@@ -109,9 +109,9 @@ def read_tools(request: schema.ResponseRequest, tool_types: tuple[str, ...], *, 
     return out
 
 
-def _is_left_out(kind: object, unknown_tools: str) -> bool:
+def _is_left_out(tool_type: object, unknown_tools: str) -> bool:
     """Whether a tool that a chat has not is left out: the model need not call what is only offered."""
-    return unknown_tools == "ignore" or (unknown_tools == "auto" and str(kind) in _HOSTED_TOOL_TYPES)
+    return unknown_tools == "ignore" or (unknown_tools == "auto" and str(tool_type) in _HOSTED_TOOL_TYPES)
 
 
 class _ToolReader:
@@ -133,10 +133,9 @@ class _ToolReader:
             param = f"tools[{index}]"
             if fields.read_fields(tool, schema.ResponseTool, f"{param}.").type == _NAMESPACE:
                 namespace = fields.read_fields(tool, schema.NamespaceTool, f"{param}.")
-                inner = [
-                    self._read_tool(one, f"{param}.tools[{at}]", namespace) for at, one in enumerate(namespace.tools)
-                ]
-                kept = [one for one in inner if one is not None]
+                numbered = enumerate(namespace.tools)
+                inner = [self._read_tool(inner_tool, f"{param}.tools[{at}]", namespace) for at, inner_tool in numbered]
+                kept = [echo for echo in inner if echo is not None]
                 echoed = {**tool, "tools": kept} if kept else None
             else:
                 echoed = self._read_tool(tool, param, None)
@@ -147,18 +146,18 @@ class _ToolReader:
 
     def _read_tool(self, tool: Json, param: str, namespace: schema.NamespaceTool | None) -> Json | None:
         """Add a tool, and return it as the response repeats it; None if it is ignored."""
-        kind = fields.read_fields(tool, schema.ResponseTool, f"{param}.").type
-        if namespace is not None and kind == _NAMESPACE:
+        tool_type = fields.read_fields(tool, schema.ResponseTool, f"{param}.").type
+        if namespace is not None and tool_type == _NAMESPACE:
             raise fields.invalid(f"{param}.type", "a namespace cannot contain a namespace.")
-        if kind not in self._tool_types:
-            if not _is_left_out(kind, self._unknown_tools):
-                raise unsupported_tool_type(f"{param}.type", kind, "' and '".join(self._tool_types))
-            is_word = re.fullmatch(r"\w{1,40}", kind, re.ASCII)  # it becomes part of a header
-            self.ignored.append(f"{param}.{kind}" if is_word else param)
+        if tool_type not in self._tool_types:
+            if not _is_left_out(tool_type, self._unknown_tools):
+                raise unsupported_tool_type(f"{param}.type", tool_type, "' and '".join(self._tool_types))
+            is_word = re.fullmatch(r"\w{1,40}", tool_type, re.ASCII)  # it becomes part of a header
+            self.ignored.append(f"{param}.{tool_type}" if is_word else param)
             return None
         name = fields.read_fields(tool, NamedFunction, f"{param}.").name
         chat_name = name if namespace is None else self._new_chat_name(namespace.name, name, f"{param}.name")
-        filled = {"strict": False, "parameters": None, "description": None, **tool} if kind == "function" else tool
+        filled = {"strict": False, "parameters": None, "description": None, **tool} if tool_type == "function" else tool
         self.tools.append(_GivenTool(filled, param, chat_name, namespace))
         return filled
 
@@ -207,20 +206,20 @@ def _read_tool_choice(
         mode, allowed = value, None
     elif not isinstance(value, dict):
         raise fields.wrong_type("tool_choice", "a string or an object", value)
-    elif (kind := fields.read_fields(value, schema.ResponseTool, "tool_choice.").type) in tool_types:
-        return {"type": kind, kind: {"name": _chosen_name(value, "tool_choice.", tools)}}, None
-    elif kind == "allowed_tools":
-        found = fields.read_fields(value, AllowedTools, "tool_choice.")
-        mode = found.mode or "auto"
+    elif (choice_type := fields.read_fields(value, schema.ResponseTool, "tool_choice.").type) in tool_types:
+        return {"type": choice_type, choice_type: {"name": _chosen_name(value, "tool_choice.", tools)}}, None
+    elif choice_type == "allowed_tools":
+        choice = fields.read_fields(value, AllowedTools, "tool_choice.")
+        mode = choice.mode or "auto"
         allowed = {
             _chosen_name(tool, f"tool_choice.tools[{index}].", tools)
-            for index, tool in enumerate(found.tools or ())
+            for index, tool in enumerate(choice.tools or ())
             if tool.get("type") in tool_types or not _is_left_out(tool.get("type"), unknown_tools)
         }
     elif unknown_tools == "ignore":  # the named tool was ignored too
         return "auto", None
     else:
-        raise fields.wrong_value("tool_choice.type", kind, (*tool_types, "allowed_tools"))
+        raise fields.wrong_value("tool_choice.type", choice_type, (*tool_types, "allowed_tools"))
     if mode == "required" and not (tools if allowed is None else allowed):
         message = "'tool_choice' is only allowed when 'tools' has functions."
         raise invalid_request(message, param="tool_choice", code="invalid_value")
@@ -230,15 +229,15 @@ def _read_tool_choice(
 def _chosen_name(table: Json, path: str, tools: list[_GivenTool]) -> str:
     """Return the name in the chat of the tool that a choice names."""
     chosen = fields.read_fields(table, schema.NamedTool, path)
-    found = [tool for tool in tools if tool.matches(chosen)]
-    found = [tool for tool in found if tool.namespace is None] or found  # OpenAI's choice has no namespace
-    if not found:
+    matches = [tool for tool in tools if tool.matches(chosen)]
+    matches = [tool for tool in matches if tool.namespace is None] or matches  # OpenAI's choice has no namespace
+    if not matches:
         place = f" in the namespace '{chosen.namespace}'" if chosen.namespace else ""
         raise fields.invalid(f"{path}name", f"there is no tool '{chosen.name}'{place}.")
-    if len({tool.chat_name for tool in found}) > 1:
+    if len({tool.chat_name for tool in matches}) > 1:
         reason = f"several namespaces have a tool '{chosen.name}'. Add 'namespace'."
         raise fields.invalid(f"{path}name", reason)
-    return found[0].chat_name
+    return matches[0].chat_name
 
 
 _CLIENT_PARAM_NAMES = {
@@ -313,8 +312,8 @@ def responses_to_chat(
     tool_types = ("function", "custom") if allows_custom_tools else ("function",)
     tools = read_tools(request, tool_types, unknown_tools=unknown_tools)
     text: Json = body.get("text") or {}
-    given = request.reasoning or schema.ReasoningOptions()
-    reasoning = {"effort": given.effort, "summary": given.summary or given.generate_summary}
+    options = request.reasoning or schema.ReasoningOptions()
+    reasoning = {"effort": options.effort, "summary": options.summary or options.generate_summary}
     has_logprobs = schema.INCLUDE_LOGPROBS in (request.include or ())
     chat |= tools.chat | fields.given(
         temperature=request.temperature,
@@ -322,7 +321,7 @@ def responses_to_chat(
         max_completion_tokens=request.max_output_tokens,
         logprobs=True if has_logprobs else None,
         top_logprobs=request.top_logprobs if has_logprobs else None,
-        reasoning_effort=given.effort,
+        reasoning_effort=options.effort,
         verbosity=text.get("verbosity"),
         response_format=_response_format(text.get("format") or {}),
         stream=request.stream,
@@ -364,14 +363,14 @@ def _read_messages(
 
 def _response_format(text_format: Json) -> Json | None:
     """Translate a format that was validated. It may have unknown fields."""
-    kind = text_format.get("type")
-    if kind == "json_object":
-        return {"type": kind}
-    if kind != "json_schema":
+    format_type = text_format.get("type")
+    if format_type == "json_object":
+        return {"type": format_type}
+    if format_type != "json_schema":
         return None
     if text_format["name"] is None:
         raise fields.missing("text.format.name")
-    return {"type": kind, kind: fields.given(**text_format | {"type": None})}
+    return {"type": format_type, format_type: fields.given(**text_format | {"type": None})}
 
 
 def _check_metadata(metadata: Json) -> None:

@@ -39,11 +39,11 @@ UNKNOWN_CAPABILITIES = ModelCapabilities(kind="llama")
 
 def with_defaults(body: Json, defaults: Mapping[str, object]) -> Json:
     """Return the body with the model's defaults for absent and null fields."""
-    given = {key: value for key, value in body.items() if value is not None}
-    out = {**defaults, **given}
-    if any(name in given for name in MAX_TOKENS_FIELDS):
+    present = {key: value for key, value in body.items() if value is not None}
+    out = {**defaults, **present}
+    if any(name in present for name in MAX_TOKENS_FIELDS):
         for name in MAX_TOKENS_FIELDS:
-            if name not in given:
+            if name not in present:
                 out.pop(name, None)
     return out
 
@@ -230,7 +230,7 @@ ANY_OBJECT: Json = {"type": "object"}
 _UNSUPPORTED_KINDS = ("regex", "grammar", "structural_tag")
 VLLM_FIELDS = (
     "structured_outputs",
-    *(f"guided_{kind}" for kind in ("json", "json_object", "choice", *_UNSUPPORTED_KINDS)),
+    *(f"guided_{suffix}" for suffix in ("json", "json_object", "choice", *_UNSUPPORTED_KINDS)),
 )
 _GBNF_SPECIAL = re.compile(r'[\x00-\x1f\x7f"\\]')
 
@@ -264,12 +264,12 @@ def read_output_constraint(request: GenerationBody, budget: SchemaBudget) -> Out
         constraints.append(OutputConstraint(schema, param="json_schema"))
     structured = request.structured_outputs
     if structured is not None:
-        given = (structured.json, structured.json_object, structured.choice)
-        constraints += _guided_constraints(*given, "structured_outputs.", budget)
-        for kind in _UNSUPPORTED_KINDS:
-            if getattr(structured, kind) is not None:
+        options = (structured.json, structured.json_object, structured.choice)
+        constraints += _guided_constraints(*options, "structured_outputs.", budget)
+        for name in _UNSUPPORTED_KINDS:
+            if getattr(structured, name) is not None:
                 reason = "is not supported by local models; use a JSON schema ('json') or a list ('choice')."
-                raise fields.unsupported(f"structured_outputs.{kind}", reason)
+                raise fields.unsupported(f"structured_outputs.{name}", reason)
     guided = (request.guided_json, request.guided_json_object, request.guided_choice)
     constraints += _guided_constraints(*guided, "guided_", budget)
     if len(constraints) > 1:
@@ -302,6 +302,6 @@ def _guided_constraints(
     return out
 
 
-def _escape_gbnf(found: re.Match[str]) -> str:
-    char = found[0]
+def _escape_gbnf(match: re.Match[str]) -> str:
+    char = match[0]
     return f"\\{char}" if char in '"\\' else f"\\x{ord(char):02x}"

@@ -96,10 +96,10 @@ def read_tools(request: ChatRequest, capabilities: ModelCapabilities, budget: Sc
     )
 
 
-def unsupported_tool_type(param: str, kind: str, client_tool_type: str) -> ApiError:
+def unsupported_tool_type(param: str, tool_type: str, client_tool_type: str) -> ApiError:
     """Return the error for a tool that the server would have to run; clients run those of `client_tool_type`."""
     reason = f"This server runs no tools; supported: '{client_tool_type}'. Omit the tool"
-    message = f"Invalid value for '{param}': '{shorten_value(kind)}'. {reason}, or start the server with "
+    message = f"Invalid value for '{param}': '{shorten_value(tool_type)}'. {reason}, or start the server with "
     return invalid_request(f"{message}--unknown-tools ignore.", param=param, code="unsupported_value")
 
 
@@ -174,8 +174,8 @@ def _named_calls_schema(candidates: list[Json], allows_several: bool) -> Json:
         definitions[f"tool{number}"] = reroot(tool["function"]["parameters"], pointer)
         properties = {"name": {"const": tool["function"]["name"]}, "arguments": {"$ref": pointer}}
         required = ["name", "arguments"]
-        call = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-        calls.append(call)
+        call_schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+        calls.append(call_schema)
     schema: Json = {"anyOf": calls}
     if allows_several:
         schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": FORCED_CALLS_LIMIT}
@@ -189,8 +189,8 @@ def user_turn(results: list[Json], parts: list[Json], param: str) -> list[Json]:
     if not parts:
         return results
     content: str | list[Json] = parts
-    if all(part["type"] == "text" for part in parts):  # not every server accepts content parts
-        content = "\n".join(part["text"] for part in parts)
+    if all(content_part["type"] == "text" for content_part in parts):  # not every server accepts content parts
+        content = "\n".join(content_part["text"] for content_part in parts)
     return [*results, {"role": "user", "content": content}]
 
 
@@ -209,9 +209,9 @@ _MAGIC_NUMBERS = {
 _SIDE_LIMIT = 65_500  # of a JPEG, the lowest limit of all formats; larger values elsewhere are attacks
 
 
-def read_image(part: ImagePart, param: str) -> Json:
+def read_image(image_part: ImagePart, param: str) -> Json:
     """Validate an `image_url` part and return it for the engine."""
-    image = part.image_url
+    image = image_part.image_url
     url = image.get("url") if isinstance(image, dict) else image
     param = f"{param}.image_url.url" if isinstance(image, dict) else f"{param}.image_url"
     if not isinstance(url, str):
@@ -223,28 +223,28 @@ def read_image(part: ImagePart, param: str) -> Json:
     if not head.endswith(";base64"):
         raise fields.invalid(param, "expected base64.", "invalid_image")
     decoded = _decode_base64(data, param)
-    kind = image_format(decoded)
-    if kind is None:
+    image_type = image_format(decoded)
+    if image_type is None:
         raise fields.invalid(param, "expected a PNG, JPEG, WebP, GIF or BMP.", "invalid_image")
-    size = image_size(decoded, kind)
+    size = image_size(decoded, image_type)
     if size is None:
-        raise fields.invalid(param, f"the {kind} is damaged.", "invalid_image")
+        raise fields.invalid(param, f"the {image_type} is damaged.", "invalid_image")
     width, height = size
     if not 0 < width * height <= PIXELS_LIMIT or max(size) > _SIDE_LIMIT:
         raise fields.invalid(
             param, f"expected at most {PIXELS_LIMIT} pixels, but got {width} x {height}.", "invalid_image"
         )
-    return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{data}"}}
+    return {"type": "image_url", "image_url": {"url": f"data:image/{image_type};base64,{data}"}}
 
 
-def read_audio(part: AudioPart, param: str) -> Json:
+def read_audio(audio_part: AudioPart, param: str) -> Json:
     """Validate an `input_audio` part and return it for the engine."""
-    data = part.input_audio.data
+    data = audio_part.input_audio.data
     if not isinstance(data, str):
         raise fields.wrong_type(f"{param}.input_audio.data", "a string", data)
     if not _decode_base64(data, f"{param}.input_audio.data"):
         raise fields.missing(f"{param}.input_audio.data")
-    return {"type": "input_audio", "input_audio": {"data": data, "format": part.input_audio.format or "wav"}}
+    return {"type": "input_audio", "input_audio": {"data": data, "format": audio_part.input_audio.format or "wav"}}
 
 
 def image_format(data: bytes) -> str | None:

@@ -171,12 +171,12 @@ def read_upload_in_steps(
     if content_type is None or not is_multipart_form(content_type):
         body = yield from read_body_in_steps(data, content_type, is_browser=is_browser)
         return PassthroughBody(model=fields.read_fields(body, ModelRequest).model, json=body)
-    found = _BOUNDARY.search(content_type)
-    if found is None:
+    match = _BOUNDARY.search(content_type)
+    if match is None:
         raise _invalid_form("its Content-Type has no valid boundary")
-    span = _find_model_span(data, (found[2] or found[3]).encode())
+    span = _find_model_span(data, (match[2] or match[3]).encode())
     model = None if span is None else _decode_model_name(data[slice(*span)])
-    return PassthroughBody(content_type=f"{_MULTIPART_TYPE}; {found[1]}", model=model, form=data, model_span=span)
+    return PassthroughBody(content_type=f"{_MULTIPART_TYPE}; {match[1]}", model=model, form=data, model_span=span)
 
 
 def _find_model_span(data: bytes, boundary: bytes) -> tuple[int, int] | None:

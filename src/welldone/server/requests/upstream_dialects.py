@@ -76,12 +76,12 @@ def check_translations(request: ValidatedRequest, dialects: Collection[Endpoint]
             translate_request(body, dialect, endpoint)
     body = request.bodies[0]
     used = [UPSTREAM_DIALECTS[dialect] for dialect in dialects]
-    ignored = {name for one in used for name in one.ignored_fields if body.get(name) is not None}
-    members = {name for one in used for name in one.ignored_members}
+    ignored = {name for target in used for name in target.ignored_fields if body.get(name) is not None}
+    members = {name for target in used for name in target.ignored_members}
     for message in body.get("messages", ()):
         if message["role"] not in ("tool", "function") and not message.get(REASONING_DETAILS):
             ignored |= {f"messages.{name}" for name in members if message.get(name)}
     request.ignored_fields = tuple(sorted(ignored))
     stops = chat_input.stop_strings(body)
-    if not all(one.has_stop(stop) for one in used for stop in stops):
+    if not all(target.has_stop(stop) for target in used for stop in stops):
         request.facts = msgspec.structs.replace(request.facts, stop_strings=stops)
