@@ -32,9 +32,11 @@ def arguments_object(text: str, *, is_custom: bool, is_cut: bool) -> msgspec.Raw
 
 def tool_calls_with_arguments(answer: CollectedChoice) -> Iterator[tuple[CollectedToolCall, msgspec.Raw | None]]:
     """Yield the calls of an answer with `arguments_object`. Of custom calls only the last may be truncated."""
-    for call in answer.tool_calls:
-        may_be_cut = answer.finish_reason in TRUNCATED_REASONS and (call is answer.tool_calls[-1] or not call.is_custom)
-        yield call, arguments_object(call.arguments, is_custom=call.is_custom, is_cut=may_be_cut)
+    for tool_call in answer.tool_calls:
+        may_be_cut = answer.finish_reason in TRUNCATED_REASONS and (
+            tool_call is answer.tool_calls[-1] or not tool_call.is_custom
+        )
+        yield tool_call, arguments_object(tool_call.arguments, is_custom=tool_call.is_custom, is_cut=may_be_cut)
 
 
 KEEP_ALIVE = sse.comment(b"keep-alive")

@@ -106,14 +106,14 @@ def _add_entry(entries: _IndexedEntries, entry: object, *, is_block: bool) -> No
         entries.append(entry)
         return
     # OpenRouter sends a summary and the encrypted original with the same index and different types.
-    kind = entry["type"] if isinstance(entry.get("type"), str) else None
-    position = len(entries) - 1 if index is None else entries.positions.get((index, kind), -1)
+    entry_type = entry["type"] if isinstance(entry.get("type"), str) else None
+    position = len(entries) - 1 if index is None else entries.positions.get((index, entry_type), -1)
     known = entries[position] if position >= 0 else None
     if isinstance(known, dict) and (index is not None or _is_continued(known, entry)):
         accumulate_delta(known, entry)
         return
     if index is not None:
-        entries.positions[index, kind] = entries.positions[index, None] = len(entries)
+        entries.positions[index, entry_type] = entries.positions[index, None] = len(entries)
     entries.append(_accumulate_value("", None, entry))
 
 
@@ -202,11 +202,11 @@ def collect(events: Iterable[Event]) -> CollectedReply:
         choice.delta_fields = join_accumulated(choice.delta_fields)
         choice.choice_fields = join_accumulated(choice.choice_fields)
         choice.logprobs = None if choice.logprobs is None else join_accumulated(choice.logprobs)
-        for call in choice.tool_calls:
-            call.arguments = "".join(call.pieces)
-            call.pieces.clear()
-            call.extra_fields = join_accumulated(call.extra_fields)
-            call.inner_extra_fields = join_accumulated(call.inner_extra_fields)
+        for tool_call in choice.tool_calls:
+            tool_call.arguments = "".join(tool_call.pieces)
+            tool_call.pieces.clear()
+            tool_call.extra_fields = join_accumulated(tool_call.extra_fields)
+            tool_call.inner_extra_fields = join_accumulated(tool_call.inner_extra_fields)
     return reply
 
 
@@ -239,6 +239,6 @@ def _add_event(
             assert_never(event)
 
 
-def _add_extra_fields(call: CollectedToolCall, event: ev.ToolCall | ev.ToolArguments) -> None:
-    accumulate_delta(call.extra_fields, event.extra_fields)
-    accumulate_delta(call.inner_extra_fields, event.inner_extra_fields)
+def _add_extra_fields(tool_call: CollectedToolCall, event: ev.ToolCall | ev.ToolArguments) -> None:
+    accumulate_delta(tool_call.extra_fields, event.extra_fields)
+    accumulate_delta(tool_call.inner_extra_fields, event.inner_extra_fields)

@@ -85,7 +85,7 @@ class DeliveredChoice:
     def text(self) -> str | None:
         """The text, if there is nothing else."""
         match self.segments:
-            case [_Segment(kind=(kind, _), data=data)] if kind is Text:
+            case [_Segment(kind=(event_type, _), data=data)] if event_type is Text:
                 return data.decode()
             case _:
                 return None
@@ -167,21 +167,21 @@ class Delivered:
             case ev.UnknownFields() if _is_unknown_content(event):
                 self.drop()
             case ev.Text() | ev.Reasoning() | ev.Refusal() | ev.ToolCall() | ev.ToolArguments():
-                kind, text = _segment_of(event)
-                self._add(event.index, kind, text, 1)
+                segment_kind, text = _segment_of(event)
+                self._add(event.index, segment_kind, text, 1)
             case _:
                 pass
 
-    def _add(self, index: int, kind: _SegmentKind, text: str, pieces: int) -> None:
+    def _add(self, index: int, segment_kind: _SegmentKind, text: str, pieces: int) -> None:
         if not self.is_recorded:
             return
         segments = self.choices.setdefault(index, DeliveredChoice()).segments
         data = text.encode()
-        if segments and segments[-1].kind == kind and kind[0] is not ev.ToolCall:
+        if segments and segments[-1].kind == segment_kind and segment_kind[0] is not ev.ToolCall:
             segments[-1].data += data
             segments[-1].pieces += pieces
         else:
-            segments.append(_Segment(kind, bytearray(data), pieces))
+            segments.append(_Segment(segment_kind, bytearray(data), pieces))
         self._size += len(data)
         if self._size > DELIVERED_LIMIT_BYTES:
             self.drop()
@@ -291,10 +291,10 @@ def _prefill_text(body: Json, delivered: Delivered, style: PrefillStyle) -> str 
     if _SPECIAL_TOKEN.search(text):
         return None
     stop = body.get("stop")
-    stops = [stop] if isinstance(stop, str) else [one for one in as_list(stop) if isinstance(one, str)]
+    stops = [stop] if isinstance(stop, str) else [string for string in as_list(stop) if isinstance(string, str)]
     end = len(text.rstrip()) if style is PrefillStyle.FIELDS else len(text)
     # The start of a stop string is generated again, so that the server finds the whole of it.
-    ends = [len(text) - size for one in stops for size in range(1, len(one)) if text.endswith(one[:size])]
+    ends = [len(text) - size for string in stops for size in range(1, len(string)) if text.endswith(string[:size])]
     return text[: min([end, *ends])]
 
 
@@ -422,11 +422,11 @@ class _ChoiceSeam:
                 return self._feed_content(event)
 
     def _feed_content(self, event: _ContentEvent) -> list[Event]:
-        kind, text = _segment_of(event)
+        segment_kind, text = _segment_of(event)
         while text and self._expected:
             expected_kind, expected = self._expected[0]
             piece = expected[self._offset : self._offset + len(text)]
-            if kind != expected_kind or not text.startswith(piece):
+            if segment_kind != expected_kind or not text.startswith(piece):
                 raise _Difference
             self._offset += len(piece)
             if self._offset == len(expected):
@@ -474,9 +474,9 @@ class Seam:
             segments = [(segment.kind, segment.data.decode()) for segment in choice.segments]
             guard: str | None = None
             if continuation.way is ContinuationWay.PREFILL:
-                ((kind, text),) = segments
+                ((segment_kind, text),) = segments
                 rest = text.removeprefix(continuation.prefill)
-                segments = [(kind, rest)] if rest else []
+                segments = [(segment_kind, rest)] if rest else []
                 guard = text[:_GUARD_CHARACTERS] if continuation.is_guarded else ""
             self._choices[index] = _ChoiceSeam(segments, choice.logprobs_count, guard)
 

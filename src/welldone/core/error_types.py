@@ -22,7 +22,7 @@ ERROR_TYPES: dict[str, tuple[str, ...]] = {
 
 All others become api_error.
 """
-_ERROR_TYPE_BY_CODE = {code: kind for kind, codes in ERROR_TYPES.items() for code in codes}
+_ERROR_TYPE_BY_CODE = {code: error_type for error_type, codes in ERROR_TYPES.items() for code in codes}
 
 
 def error_type_for_status(status: int) -> str:
@@ -32,7 +32,7 @@ def error_type_for_status(status: int) -> str:
 
 def failure_kind(failure: Failure) -> str:
     """Return the error type of a failure."""
-    kind = failure.type
-    if kind in ERROR_TYPES and kind != "api_error":
-        return kind
-    return _ERROR_TYPE_BY_CODE.get(failure.code or "") or _ERROR_TYPE_BY_CODE.get(kind) or "api_error"
+    error_type = failure.type
+    if error_type in ERROR_TYPES and error_type != "api_error":
+        return error_type
+    return _ERROR_TYPE_BY_CODE.get(failure.code or "") or _ERROR_TYPE_BY_CODE.get(error_type) or "api_error"

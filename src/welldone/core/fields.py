@@ -122,8 +122,8 @@ def find_error(data: bytes) -> list[object]:
 
     sub2api does so when its own upstream breaks off (Wei-Shaw/sub2api#1471).
     """
-    found = _ERROR_START.search(data)
-    value = parse_strict(data[found.start() :].strip()) if found else None
+    match = _ERROR_START.search(data)
+    value = parse_strict(data[match.start() :].strip()) if match else None
     return [value] if isinstance(value, dict) and read_error(value, b"", RepairLog()) else []
 
 
@@ -182,9 +182,9 @@ def _optional_text(value: object) -> str | None:
 
 
 def _to_failure(error: Json) -> Failure:
-    message, kind, param, code = (_optional_text(error.get(key)) for key in _ERROR_FIELDS)
+    message, error_type, param, code = (_optional_text(error.get(key)) for key in _ERROR_FIELDS)
     others = scrub_object({key: value for key, value in error.items() if key not in _ERROR_FIELDS})
-    return Failure(message or "unknown error", kind or "server_error", param, code, others)
+    return Failure(message or "unknown error", error_type or "server_error", param, code, others)
 
 
 # Log probabilities, in the shape of chat (entries) and of completions (four lists).

@@ -183,8 +183,8 @@ class FrameReader(ABC, Generic[Output]):
         """Read `error: {...}`, which older servers send."""
         text = error.decode("utf-8", "replace")
         self.repair_log.record("err-not-error-field", text)
-        found = parse_strict(error)
-        value = found if isinstance(found, dict) else {"message": text}
+        parsed = parse_strict(error)
+        value = parsed if isinstance(parsed, dict) else {"message": text}
         failure = read_error(value if "error" in value else {"error": value}, error, RepairLog())
         self._has_error_event = True
         self._add_failure(failure or bad_stream_failure("an error field"), out)
@@ -228,14 +228,14 @@ class FrameReader(ABC, Generic[Output]):
             self._fail_unreadable("a frame that is not JSON", out)
         for item in values:
             items = item if isinstance(item, list) else [item]
-            objects = [one for one in items if isinstance(one, dict)]
+            objects = [entry for entry in items if isinstance(entry, dict)]
             if self.failure is None and (not objects or len(objects) < len(items)):
-                self._leave_out([one for one in items if not isinstance(one, dict)], out)
+                self._leave_out([entry for entry in items if not isinstance(entry, dict)], out)
             if self.failure is None and objects and isinstance(item, list):
                 self.repair_log.record("sse-one-object-per-event")  # a list of replies to a list of prompts
-            for one in objects:
+            for entry in objects:
                 if self.failure is None:
-                    self._read_object(self._scrub_event(one) if value is NOT_JSON else one, text, out, frame.event)
+                    self._read_object(self._scrub_event(entry) if value is NOT_JSON else entry, text, out, frame.event)
 
 
 def _is_regular(frame: sse.Frame, data: bytes) -> bool:

@@ -97,8 +97,8 @@ def cut_to_count(outside: bytes) -> list[bytes]:
     pieces, start = [], 0
     while start < len(outside):
         end = start + _COUNTED_BYTES
-        found = _NO_NUMBER.search(outside, end, end + _NUMBER_BYTES)
-        end = end + _NUMBER_BYTES if found is None else found.start()
+        match = _NO_NUMBER.search(outside, end, end + _NUMBER_BYTES)
+        end = end + _NUMBER_BYTES if match is None else match.start()
         pieces.append(outside[start:end])
         start = end
     return pieces

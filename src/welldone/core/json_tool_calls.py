@@ -45,9 +45,9 @@ def callable_tools(body: Json, *, is_upstream: bool = False) -> CallableTools | 
         return None
     functions = [as_object(as_object(tool).get("function")) for tool in as_list(body.get("tools"))]
     schemas = {
-        one["name"]: msgspec.json.encode(_NO_PARAMETERS if one.get("parameters") is None else one["parameters"])
-        for one in functions
-        if isinstance(one.get("name"), str)
+        entry["name"]: msgspec.json.encode(_NO_PARAMETERS if entry.get("parameters") is None else entry["parameters"])
+        for entry in functions
+        if isinstance(entry.get("name"), str)
     }
     return CallableTools(schemas) if schemas else None
 
@@ -107,12 +107,12 @@ class CallObjectScanner:
         return len(text) - at
 
     def _read_string(self, text: str, at: int) -> int:
-        found = _STRING_PIECE.match(text, at)
-        assert found is not None
+        match = _STRING_PIECE.match(text, at)
+        assert match is not None
         if len(self._closers) == 1:
-            self._string += found[0]
+            self._string += match[0]
             self.is_broken = len(self._string) > _NAME_LIMIT
-        at = found.end()
+        at = match.end()
         if at == len(text) or self.is_broken:
             return at
         if text[at] == '"':
@@ -140,9 +140,9 @@ class CallObjectScanner:
             self._members.append(member)
 
     def _read_token(self, text: str, at: int) -> int:
-        found = _SPACE.match(text, at)
-        assert found is not None
-        at = found.end()
+        match = _SPACE.match(text, at)
+        assert match is not None
+        at = match.end()
         if at == len(text):
             return at
         sign, expected, closers = text[at], self._expected, self._closers
@@ -179,12 +179,12 @@ class CallObjectScanner:
         return at + 1
 
     def _read_scalar(self, text: str, at: int) -> int:
-        found = _SCALAR_PIECE.match(text, at)
-        assert found is not None
-        end = found.end()
+        match = _SCALAR_PIECE.match(text, at)
+        assert match is not None
+        end = match.end()
         if end == len(text) and end - at <= _SCALAR_LIMIT:
-            self._rest = found[0]  # it may go on
-        elif end - at > _SCALAR_LIMIT or _SCALAR.fullmatch(found[0]) is None:
+            self._rest = match[0]  # it may go on
+        elif end - at > _SCALAR_LIMIT or _SCALAR.fullmatch(match[0]) is None:
             self.is_broken = True
         else:
             self._expected = _Expected.COMMA_OR_END
@@ -238,22 +238,22 @@ class TextCallMatcher:
         """Read a piece."""
         if self._opening is not None:
             text = self._opening + text
-            found = _OPENING.match(text)
-            if found is None:
+            match = _OPENING.match(text)
+            if match is None:
                 self._opening = text
                 self.may_be_call = len(text) <= _SPACE_LIMIT and _PARTIAL_OPENING.fullmatch(text) is not None
                 return
-            self._form = found[1] is not None, found[2] is not None
-            self.may_be_call = found.end() <= _SPACE_LIMIT
-            self._opening, text = None, text[found.end() :]
+            self._form = match[1] is not None, match[2] is not None
+            self.may_be_call = match.end() <= _SPACE_LIMIT
+            self._opening, text = None, text[match.end() :]
         if not self._scanner.is_complete:
             rest = self._scanner.feed(text)
             self._object.append(text[: len(text) - rest])
             is_wrong = self._scanner.is_broken
             if self._scanner.is_complete:
-                call = self._read_call("".join(self._object))
-                is_wrong = call is None
-                self._calls += [] if call is None else [call]
+                tool_call = self._read_call("".join(self._object))
+                is_wrong = tool_call is None
+                self._calls += [] if tool_call is None else [tool_call]
             self.may_be_call = self.may_be_call and not is_wrong
             text = text[len(text) - rest :]
         self._ending += text

@@ -185,7 +185,7 @@ def normalise_object_text(text: str) -> msgspec.Raw | None:
     """
     data = text.encode()
     if isinstance(parse_by_grammar(data), dict):
-        plain = _JSON_ESCAPE.sub(lambda found: found[0] if found[1] is None else rb"\ufffd", data)
+        plain = _JSON_ESCAPE.sub(lambda match: match[0] if match[1] is None else rb"\ufffd", data)
         return msgspec.Raw(msgspec.json.format(plain, indent=-1))
     objects = [value for value in parse_lenient(data) if isinstance(value, dict)]
     return msgspec.Raw(msgspec.json.encode(scrub_object(objects[0]))) if objects else None
@@ -290,8 +290,8 @@ def _reject_constant(name: str) -> object:
     raise ValueError(name)
 
 
-def _python_token_to_json(found: re.Match[str]) -> str:
-    token = found[0]
+def _python_token_to_json(match: re.Match[str]) -> str:
+    token = match[0]
     if token.startswith("'"):
         return json.dumps(_unescape(token[1:-1]), ensure_ascii=False)
     return _PYTHON_CONSTANTS.get(token, token)
@@ -302,6 +302,6 @@ def _unescape(text: str) -> str:
     return _PYTHON_ESCAPE.sub(_unescape_match, text)
 
 
-def _unescape_match(found: re.Match[str]) -> str:
-    code = found[1] or found[2] or found[3]
-    return chr(int(code, 16)) if code is not None else _PYTHON_ESCAPES.get(found[4], found[0])
+def _unescape_match(match: re.Match[str]) -> str:
+    code = match[1] or match[2] or match[3]
+    return chr(int(code, 16)) if code is not None else _PYTHON_ESCAPES.get(match[4], match[0])

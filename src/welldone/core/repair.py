@@ -337,7 +337,7 @@ class EventRepairer:
                 assert_never(event)
 
     def _open_choices(self) -> list[_ChoiceRepair]:
-        return sorted((choice for choice in self._choices.values() if choice.is_open), key=lambda one: one.index)
+        return sorted((choice for choice in self._choices.values() if choice.is_open), key=lambda choice: choice.index)
 
     def _get_choice(self, index: int) -> _ChoiceRepair:
         choice = self._choices.get(index)

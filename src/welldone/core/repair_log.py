@@ -126,7 +126,7 @@ def join_repair_logs(parts: list[RepairLog]) -> RepairLog:
     if len(parts) == 1:
         return parts[0]
     joined = RepairLog()
-    for entry in [entry for part in parts for entry in part.entries()]:
+    for entry in [entry for log in parts for entry in log.entries()]:
         known = joined._entries.get(entry.rule)
         count = entry.count + (0 if known is None else known.count)
         joined._entries[entry.rule] = msgspec.structs.replace(known or entry, count=count)
@@ -166,9 +166,9 @@ def _abridge(value: object) -> object:
         if isinstance(item, str):
             return item[: _OBSERVED_CHARACTERS + 1]
         if isinstance(item, list):
-            return [start_of(one) for one in islice(item, max(room, 0))]
+            return [start_of(element) for element in islice(item, max(room, 0))]
         if isinstance(item, dict):
-            return {start_of(name): start_of(one) for name, one in islice(item.items(), max(room, 0))}
+            return {start_of(name): start_of(member) for name, member in islice(item.items(), max(room, 0))}
         return item
 
     return start_of(value)

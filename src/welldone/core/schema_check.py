@@ -99,11 +99,11 @@ class _SchemaChecker:
     def _fits_alternatives(self, value: object, schema: Json) -> bool:
         if "$ref" in schema and not self.fits(value, resolve_reference(schema["$ref"], self._root)):
             return False
-        if not all(self.fits(value, one) for one in as_list(schema.get("allOf"))):
+        if not all(self.fits(value, subschema) for subschema in as_list(schema.get("allOf"))):
             return False
-        if "anyOf" in schema and not any(self.fits(value, one) for one in as_list(schema["anyOf"])):
+        if "anyOf" in schema and not any(self.fits(value, subschema) for subschema in as_list(schema["anyOf"])):
             return False
-        if "oneOf" in schema and sum(self.fits(value, one) for one in as_list(schema["oneOf"])) != 1:
+        if "oneOf" in schema and sum(self.fits(value, subschema) for subschema in as_list(schema["oneOf"])) != 1:
             return False
         return "not" not in schema or not self.fits(value, schema["not"])
 
@@ -116,7 +116,7 @@ class _SchemaChecker:
         if isinstance(value, list):
             first, rest = as_list(schema.get("prefixItems")), schema.get("items", True)
             schemas = first + [rest] * (len(value) - len(first))
-            return all(self.fits(item, one) for item, one in zip(value, schemas, strict=False))
+            return all(self.fits(item, item_schema) for item, item_schema in zip(value, schemas, strict=False))
         return True
 
 
@@ -124,8 +124,8 @@ def _fits_bounds(value: object, schema: Json) -> bool:
     if _is_number(value):
         bounds = [(check, schema.get(name)) for name, check in _BOUND_CHECKS.items()]
         return all(check(value, bound) for check, bound in bounds if _is_number(bound))
-    for kind, low, high in _LENGTH_KEYWORDS:
-        if isinstance(value, kind):
+    for value_type, low, high in _LENGTH_KEYWORDS:
+        if isinstance(value, value_type):
             size = len(value)  # type: ignore[arg-type]  # a string, list or dict
             if (_is_number(schema.get(low)) and size < schema[low]) or (
                 _is_number(schema.get(high)) and size > schema[high]

@@ -168,8 +168,8 @@ class SseDecoder:
         """Position of the next byte that is not a line break."""
         buffer = self._buffer
         if start < len(buffer) and buffer[start] in b"\r\n":
-            found = _NO_BREAK.search(buffer, start)
-            start = found.start() if found else len(buffer)
+            match = _NO_BREAK.search(buffer, start)
+            start = match.start() if match else len(buffer)
         self._searched = max(self._searched, start)
         self._split_searched = max(self._split_searched, start)
         return start
@@ -178,10 +178,10 @@ class SseDecoder:
         """End of the frame at `start`, or -1 while its blank line is missing."""
         buffer = self._buffer
         if not self._has_cr:
-            found = buffer.find(FRAME_END, self._searched)
-            if found >= 0:
-                self._searched = found + 2
-                return found + 2
+            position = buffer.find(FRAME_END, self._searched)
+            if position >= 0:
+                self._searched = position + 2
+                return position + 2
             self._searched = max(start, len(buffer) - 1)
             return -1
         match = _BLANK_LINE.search(buffer, self._searched)

@@ -114,7 +114,7 @@ class StreamStateMachine:
             is_too_soon = isinstance(event, Usage) and not self._all_finished()
             is_too_late = isinstance(event, ev.UnknownFields) and self._all_finished()
             if after is None or is_too_soon or is_too_late:
-                legal = [kind for kind in STREAM_TRANSITIONS[self.stream_state] if kind is not type(event)]
+                legal = [option for option in STREAM_TRANSITIONS[self.stream_state] if option is not type(event)]
                 raise ev.EventOrderError(repr(event), f"the stream is {self.stream_state.value}", _event_names(legal))
             self.stream_state = after
         else:
@@ -155,16 +155,16 @@ class StreamStateMachine:
                 return text != ""
             case ev.ChoiceStart(index=index):
                 return index == len(self.choice_states) if self._is_ordered else index >= 0
-            case ev.ToolCall(index=index, call_index=call, id=id, name=name):
-                if call != self._call_counts.get(index, 0) or not id or not name:
+            case ev.ToolCall(index=index, call_index=number, id=id, name=name):
+                if number != self._call_counts.get(index, 0) or not id or not name:
                     return False
-                self._call_counts[index] = call + 1
+                self._call_counts[index] = number + 1
                 return True
-            case ev.ToolArguments(index=index, call_index=call):
+            case ev.ToolArguments(index=index, call_index=number):
                 is_empty = not (event.text or event.extra_fields or event.inner_extra_fields)
                 # White space and fields may follow the start of a later call.
-                is_known = 0 <= call < self._call_counts[index]
-                return is_known and (call == self._call_counts[index] - 1 or not event.text.strip()) and not is_empty
+                is_known = 0 <= number < self._call_counts[index]
+                return is_known and (number == self._call_counts[index] - 1 or not event.text.strip()) and not is_empty
             case ev.UnknownFields(index=index, in_own_chunk=True):
                 return index in self.choice_states
             case _:
@@ -175,7 +175,7 @@ class StreamStateMachine:
 
 
 def _event_names(legal: Iterable[type[Event]]) -> str:
-    return ", ".join(kind.__name__ for kind in legal)
+    return ", ".join(event_type.__name__ for event_type in legal)
 
 
 NO_INDEXES: frozenset[int] = frozenset()

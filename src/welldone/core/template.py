@@ -36,9 +36,9 @@ def split_around_text(frame: bytes, text_of: TextFinder) -> Affixes | None:
     """Return the bytes before and after the text of a frame; None if it has no text to be copied."""
     if len(frame) > _LIMIT_BYTES:
         return None
-    for found in _TEXT_FIELD.finditer(frame):
-        before, after = frame[: found.start(1)], frame[found.end(1) :]
-        if is_verbatim_text(found[1]):
+    for match in _TEXT_FIELD.finditer(frame):
+        before, after = frame[: match.start(1)], frame[match.end(1) :]
+        if is_verbatim_text(match[1]):
             marked = parse_strict((before + _MARK_BYTES + after).partition(b"data:")[2])
             if text_of(marked) == _MARK:
                 return before, after
@@ -236,10 +236,10 @@ def learn_chunk(
 def _split_usage(data: bytes) -> tuple[bytes, _Counts | None]:
     """Split a chunk after the key of the usage at its end; all of it and None if it ends with anything else."""
     end = data.rfind(_USAGE_KEY) + len(_USAGE_KEY)
-    found = _COUNTS.fullmatch(data, end)
-    if found is None:
+    match = _COUNTS.fullmatch(data, end)
+    if match is None:
         return data, None
-    prompt, completion, total = map(int, found.groups())
+    prompt, completion, total = map(int, match.groups())
     return (data[:end], (prompt, completion, total)) if prompt + completion == total else (data, None)
 
 
@@ -275,6 +275,6 @@ def learn_event(received: Affixes | None, number: int | None) -> EventTemplate |
         return None
     if number is None:
         return EventTemplate([received[0]], [received[1]])
-    numbers = [found for side in received for found in _SEQUENCE_NUMBER.findall(side)]
+    numbers = [digits for side in received for digits in _SEQUENCE_NUMBER.findall(side)]
     is_numbered = numbers == [b"%d" % number]
     return EventTemplate(*map(_SEQUENCE_NUMBER.split, received)) if is_numbered else None

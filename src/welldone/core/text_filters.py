@@ -151,11 +151,11 @@ class StopStringFilter:
                     self._held.append(_HeldText(self._pending, event))
                     self._pending = []
                     self._text += event.text
-                    found, partial = self._find_stop(), self._find_partial_stop()
-                    if found <= partial and found < len(self._text):
-                        self._emit_and_stop(found, out)
+                    position, partial = self._find_stop(), self._find_partial_stop()
+                    if position <= partial and position < len(self._text):
+                        self._emit_and_stop(position, out)
                     else:
-                        self._emit_safe(min(found, partial), out)
+                        self._emit_safe(min(position, partial), out)
                 case ev.UnknownFields(location=ev.FieldLocation.CHUNK, fields={"timings": dict(timings)}):
                     self._timings = timings  # requested for the counts, not by the client: only the last are sent
                     fields = {name: value for name, value in event.fields.items() if name != "timings"}

@@ -85,15 +85,15 @@ class _ForcedChoice:
     def _read_call_prefix(self, text: str, out: list[Event]) -> str:
         """Read up to the arguments of the next call; return the rest of the text."""
         self._held += text
-        found = _CALL_PREFIX.match(self._held)
-        if found is None:
+        match = _CALL_PREFIX.match(self._held)
+        if match is None:
             if len(self._held) > _CALL_PREFIX_LIMIT:
                 out.append(bad_stream_failure("a tool call that cannot be parsed"))
                 self._held = ""
             return ""
-        rest = self._held[found.end() :]
+        rest = self._held[match.end() :]
         self._held = ""
-        self._start_call(msgspec.json.decode(found[1], type=str), out)
+        self._start_call(msgspec.json.decode(match[1], type=str), out)
         return rest
 
     def _read_arguments(self, json_end: JsonEndDetector, text: str, out: list[Event]) -> str:
@@ -168,6 +168,6 @@ class TextToolCallDetector:
         if text.startswith(_FENCE) and text.endswith(_FENCE):
             text = text.removesuffix(_FENCE).partition("\n")[2]
         value = parse_strict(text.encode())
-        calls = [call for call in (value if isinstance(value, list) else [value]) if isinstance(call, dict)]
-        names = [call.get("name") for call in calls if "arguments" in call or "parameters" in call]
+        calls = [entry for entry in (value if isinstance(value, list) else [value]) if isinstance(entry, dict)]
+        names = [entry.get("name") for entry in calls if "arguments" in entry or "parameters" in entry]
         return any(isinstance(name, str) and name in self._names for name in names)

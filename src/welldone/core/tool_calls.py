@@ -144,102 +144,102 @@ class ToolCallAssembler:
     @property
     def has_nameless(self) -> bool:
         """Whether a call has no name yet."""
-        return any(not call.name for call in self._calls)
+        return any(not tool_call.name for tool_call in self._calls)
 
     def are_complete(self, *, is_certain: bool = False) -> bool:
         """Whether no call has incomplete JSON arguments. `is_certain`: after `close`, whether all of them are whole."""
-        if any(call.json_end.is_open for call in self._calls) or (is_certain and self.invalid_arguments):
+        if any(tool_call.json_end.is_open for tool_call in self._calls) or (is_certain and self.invalid_arguments):
             return False
-        return not (is_certain and any(call.is_custom or not call.has_arguments for call in self._calls))
+        return not (is_certain and any(tool_call.is_custom or not tool_call.has_arguments for tool_call in self._calls))
 
     def start_call(self, event: ToolCall, out: list[Event]) -> None:
         """Read a piece with an id or a name, of a new or a known call."""
-        call = self._find_call(event)
-        if call is None:
+        tool_call = self._find_call(event)
+        if tool_call is None:
             previous_name = self._calls[-1].name if self._calls else ""
-            call = self._new_call(event.call_index)
-            call.id, call.name, call.is_custom = event.id, event.name, event.is_custom
-            call.may_be_repeat = call.may_be_repeat and event.name == previous_name
-            self._by_id.setdefault(event.id, call)
+            tool_call = self._new_call(event.call_index)
+            tool_call.id, tool_call.name, tool_call.is_custom = event.id, event.name, event.is_custom
+            tool_call.may_be_repeat = tool_call.may_be_repeat and event.name == previous_name
+            self._by_id.setdefault(event.id, tool_call)
         else:
-            self._merge_repeat(call, event)
-        if call.is_emitted and (event.extra_fields or event.inner_extra_fields):
-            fields = event.extra_fields, call.is_custom, event.inner_extra_fields
-            self._hold(call, ToolArguments(event.index, event.call_index, "", *fields))
+            self._merge_repeat(tool_call, event)
+        if tool_call.is_emitted and (event.extra_fields or event.inner_extra_fields):
+            fields = event.extra_fields, tool_call.is_custom, event.inner_extra_fields
+            self._hold(tool_call, ToolArguments(event.index, event.call_index, "", *fields))
         else:
-            call.extra_fields.update(event.extra_fields)
-            call.inner_extra_fields.update(event.inner_extra_fields)
+            tool_call.extra_fields.update(event.extra_fields)
+            tool_call.inner_extra_fields.update(event.inner_extra_fields)
         self._emit_ready(out)
 
     def add_arguments(self, event: ToolArguments, out: list[Event]) -> None:
         """Read a piece of a call's arguments."""
         if event.call_index >= 0:
-            call = self._by_number.get(event.call_index) or self._new_call(event.call_index)
+            tool_call = self._by_number.get(event.call_index) or self._new_call(event.call_index)
         else:
-            call = self._calls[-1] if self._calls else self._new_call(event.call_index)
+            tool_call = self._calls[-1] if self._calls else self._new_call(event.call_index)
         if event.text:
-            call = self._first_start(call)
+            tool_call = self._first_start(tool_call)
         text = event.text.strip()
-        if call.is_closed and text:
-            if text in (_PLACEHOLDER, "null") or hash(text) == call.arguments_hash:
+        if tool_call.is_closed and text:
+            if text in (_PLACEHOLDER, "null") or hash(text) == tool_call.arguments_hash:
                 self._repair_log.record("tool-one-at-a-time", text)
                 return
-            self.failure = bad_stream_failure(f"more arguments of the tool call {call.name!r} after the next call")
+            self.failure = bad_stream_failure(f"more arguments of the tool call {tool_call.name!r} after the next call")
             return
-        call.is_custom |= event.is_custom and not (call.is_emitted or call.has_arguments)
-        if not call.is_custom:
-            self._track_json(call, event.text)
-        call.has_arguments |= event.text != ""
-        self._hold(call, event)
+        tool_call.is_custom |= event.is_custom and not (tool_call.is_emitted or tool_call.has_arguments)
+        if not tool_call.is_custom:
+            self._track_json(tool_call, event.text)
+        tool_call.has_arguments |= event.text != ""
+        self._hold(tool_call, event)
         last = self._calls[-1]
         is_trailing = not event.text.strip() and last.json_end.is_complete
-        if call is not last and not last.is_only_repeat and not is_trailing:
+        if tool_call is not last and not last.is_only_repeat and not is_trailing:
             self._repair_log.record("tool-one-at-a-time", event.text)
         self._emit_ready(out)
 
-    def _first_start(self, call: _PartialToolCall) -> _PartialToolCall:
+    def _first_start(self, start: _PartialToolCall) -> _PartialToolCall:
         """Return the first of several starts of one call, with different ids, that arguments follow.
 
         Without arguments between, they are one call. Without arguments at all, each may be a call without parameters.
         """
-        first = call.previous
-        while first is not None and first.id and call.id and first.name == call.name and not first.has_arguments:
-            self._repair_log.record("tool-id-stable", call.id)
-            first.extra_fields.update(call.extra_fields)
-            first.inner_extra_fields.update(call.inner_extra_fields)
-            first.pending += call.pending
-            self._calls.remove(call)
-            self._by_number[call.number] = self._by_id[call.id] = first
-            call, first = first, first.previous
-        return call
+        first = start.previous
+        while first is not None and first.id and start.id and first.name == start.name and not first.has_arguments:
+            self._repair_log.record("tool-id-stable", start.id)
+            first.extra_fields.update(start.extra_fields)
+            first.inner_extra_fields.update(start.inner_extra_fields)
+            first.pending += start.pending
+            self._calls.remove(start)
+            self._by_number[start.number] = self._by_id[start.id] = first
+            start, first = first, first.previous
+        return start
 
-    def _hold(self, call: _PartialToolCall, piece: ToolArguments) -> None:
-        call.pending.append(piece)
+    def _hold(self, tool_call: _PartialToolCall, piece: ToolArguments) -> None:
+        tool_call.pending.append(piece)
         self._budget.held_bytes += self._budget.cost(piece)
 
-    def _take_pending(self, call: _PartialToolCall) -> list[ToolArguments]:
-        pieces, call.pending = call.pending, []
+    def _take_pending(self, tool_call: _PartialToolCall) -> list[ToolArguments]:
+        pieces, tool_call.pending = tool_call.pending, []
         self._budget.held_bytes -= sum(map(self._budget.cost, pieces))
         return pieces
 
-    def _take_text(self, call: _PartialToolCall) -> str:
+    def _take_text(self, tool_call: _PartialToolCall) -> str:
         """Remove the text of what is pending, and return it. Extra fields stay."""
-        pieces = self._take_pending(call)
+        pieces = self._take_pending(tool_call)
         for piece in pieces:
             if piece.extra_fields or piece.inner_extra_fields:
-                self._hold(call, msgspec.structs.replace(piece, text=""))
+                self._hold(tool_call, msgspec.structs.replace(piece, text=""))
         return "".join([piece.text for piece in pieces])
 
-    def _track_json(self, call: _PartialToolCall, text: str) -> None:
+    def _track_json(self, tool_call: _PartialToolCall, text: str) -> None:
         """Track the end of a call's JSON, and drop a placeholder before the real arguments."""
-        if call.has_placeholder and text.lstrip().startswith("{"):
+        if tool_call.has_placeholder and text.lstrip().startswith("{"):
             self._repair_log.record("tool-args-first-empty")
-            self._take_text(call)
-            call.json_end = JsonEndDetector()
+            self._take_text(tool_call)
+            tool_call.json_end = JsonEndDetector()
         if text.strip():
-            is_first = call.has_placeholder or not call.has_arguments
-            call.has_placeholder = text == _PLACEHOLDER and is_first
-        call.json_end.feed(text)
+            is_first = tool_call.has_placeholder or not tool_call.has_arguments
+            tool_call.has_placeholder = text == _PLACEHOLDER and is_first
+        tool_call.json_end.feed(text)
 
     def close(self, out: list[Event], *, is_cut: bool = False) -> None:
         """Emit what was held back. `is_cut`: the answer was truncated, so pieces may be missing."""
@@ -247,21 +247,21 @@ class ToolCallAssembler:
         self._is_cut = is_cut
         self._emit_ready(out, is_final=True)
         # White space and fields of calls that had ended; the white space may be dropped, since their JSON is complete.
-        for number, call in enumerate([] if self._ends_calls else self._calls[: self._open_position]):
-            if space := self._take_text(call):
-                self._hold(call, ToolArguments(self._index, number, space))
-            self._emit_arguments(call, number, out)
+        for number, tool_call in enumerate([] if self._ends_calls else self._calls[: self._open_position]):
+            if space := self._take_text(tool_call):
+                self._hold(tool_call, ToolArguments(self._index, number, space))
+            self._emit_arguments(tool_call, number, out)
 
     def _find_call(self, event: ToolCall) -> _PartialToolCall | None:
         """The call of a piece with an id or a name; None for a new call."""
-        call = self._by_number.get(event.call_index) if event.call_index >= 0 else self._find_unnumbered_call(event)
-        if call is None:
+        known = self._by_number.get(event.call_index) if event.call_index >= 0 else self._find_unnumbered_call(event)
+        if known is None:
             return None
-        if event.id and call.id and event.id != call.id and self._by_id.get(event.id) is not call:
-            return None if event.name else call
-        if event.name and not event.id and call.has_arguments and call.json_end.is_complete:
+        if event.id and known.id and event.id != known.id and self._by_id.get(event.id) is not known:
+            return None if event.name else known
+        if event.name and not event.id and known.has_arguments and known.json_end.is_complete:
             return None
-        return call
+        return known
 
     def _find_unnumbered_call(self, event: ToolCall) -> _PartialToolCall | None:
         """Without an index: the call with the same id, or the last one if this piece completes it."""
@@ -275,46 +275,46 @@ class ToolCallAssembler:
 
     def _new_call(self, number: int) -> _PartialToolCall:
         self._drop_repeat()
-        call = _PartialToolCall(number, self._by_number.get(number), self._budget.text_budget)
-        if call.previous is not None:
+        tool_call = _PartialToolCall(number, self._by_number.get(number), self._budget.text_budget)
+        if tool_call.previous is not None:
             self._repair_log.record("tool-index-distinct")
-            call.may_be_repeat = True
+            tool_call.may_be_repeat = True
         elif number >= 0 and number != len(self._calls):
             self._repair_log.record("tool-index-contiguous", str(number))
         if number >= 0:
-            self._by_number[number] = call
+            self._by_number[number] = tool_call
         else:
-            call.may_be_repeat = bool(self._calls)
-        self._calls.append(call)
+            tool_call.may_be_repeat = bool(self._calls)
+        self._calls.append(tool_call)
         if len(self._calls) > CALLS_LIMIT:
             self.failure = bad_stream_failure(f"more than {CALLS_LIMIT} tool calls in one choice")
-        return call
+        return tool_call
 
     def _drop_repeat(self) -> None:
         """Remove the last call if it was only a repeated name."""
         if self._calls and self._calls[-1].is_only_repeat:
-            call = self._calls.pop()
-            if call.previous is not None:
-                self._by_number[call.number] = call.previous
+            tool_call = self._calls.pop()
+            if tool_call.previous is not None:
+                self._by_number[tool_call.number] = tool_call.previous
 
-    def _merge_repeat(self, call: _PartialToolCall, event: ToolCall) -> None:
+    def _merge_repeat(self, tool_call: _PartialToolCall, event: ToolCall) -> None:
         """Merge a piece into a known call: drop repetitions, fill in missing fields."""
         record = self._repair_log.record
-        call.is_custom |= event.is_custom and not (call.is_emitted or call.has_arguments)
-        if event.id and not call.id and not call.is_emitted:
+        tool_call.is_custom |= event.is_custom and not (tool_call.is_emitted or tool_call.has_arguments)
+        if event.id and not tool_call.id and not tool_call.is_emitted:
             record("tool-id-first", event.id)
-            call.id = event.id
-            self._by_id.setdefault(event.id, call)
+            tool_call.id = event.id
+            self._by_id.setdefault(event.id, tool_call)
         elif event.id:
-            record("tool-id-once" if event.id == call.id else "tool-id-stable", event.id)
+            record("tool-id-once" if event.id == tool_call.id else "tool-id-stable", event.id)
         if not event.name:
             return
-        if call.is_emitted or event.name == call.name:
+        if tool_call.is_emitted or event.name == tool_call.name:
             record("tool-name-once", event.name)
         else:
             record("tool-name-whole", event.name)
-            call.name += event.name
-            if len(call.name) > _NAME_LIMIT:
+            tool_call.name += event.name
+            if len(tool_call.name) > _NAME_LIMIT:
                 self.failure = bad_stream_failure(f"a tool name of more than {_NAME_LIMIT} characters")
 
     def _emit_ready(self, out: list[Event], *, is_final: bool = False) -> None:
@@ -323,25 +323,25 @@ class ToolCallAssembler:
             self.failure = bad_stream_failure("interleaved tool calls that exceed the buffer limit")
         settled = 0
         while self._open_position < len(self._calls) and self.failure is None:
-            call = self._calls[self._open_position]
+            active = self._calls[self._open_position]
             if self._open_position >= settled:
                 settled = self._find_settled_position()
             is_followed = self._open_position < settled
-            if not call.is_emitted and not self._emit_start(call, out, is_followed=is_followed, is_final=is_final):
+            if not active.is_emitted and not self._emit_start(active, out, is_followed=is_followed, is_final=is_final):
                 return
-            self._emit_arguments(call, self._emitted_count - 1, out)
-            if not (is_final or (is_followed and call.json_end.is_complete)):
+            self._emit_arguments(active, self._emitted_count - 1, out)
+            if not (is_final or (is_followed and active.json_end.is_complete)):
                 return
-            if not (call.has_arguments or call.is_custom or self._is_cut):
+            if not (active.has_arguments or active.is_custom or self._is_cut):
                 self._repair_log.record("tool-args-no-arg-call")
                 out.append(ToolArguments(self._index, self._emitted_count - 1, _PLACEHOLDER))
-            text = call.arguments_text.take()
-            call.arguments_hash = hash((text or "").strip())
+            text = active.arguments_text.take()
+            active.arguments_hash = hash((text or "").strip())
             is_invalid = text is not None and not is_valid_json(text, is_object=True)
-            if call.has_arguments and not call.is_custom and (call.json_end.is_open or is_invalid):
+            if active.has_arguments and not active.is_custom and (active.json_end.is_open or is_invalid):
                 self.invalid_arguments += 1
                 self.unreadable += text is None or normalise_object_text(text) is None
-            call.is_closed = True
+            active.is_closed = True
             self._open_position += 1
 
     def _find_settled_position(self) -> int:
@@ -351,31 +351,35 @@ class ToolCallAssembler:
             position += 1
         return position if position < len(self._calls) and self._calls[position].has_arguments else 0
 
-    def _emit_start(self, call: _PartialToolCall, out: list[Event], *, is_followed: bool, is_final: bool) -> bool:
+    def _emit_start(self, tool_call: _PartialToolCall, out: list[Event], *, is_followed: bool, is_final: bool) -> bool:
         """Start a call once its arguments show that its name is complete; return whether it started.
 
         An empty object waits for the arguments of a later call: each call that is sent is followed by what it waited
         for, so that repairing the output again moves nothing.
         """
-        if not call.name:
+        if not tool_call.name:
             if is_final:
                 self.failure = incomplete_stream_failure("the server sent a tool call without a name")
             return False
-        if not is_final and (not call.has_arguments or (call.has_placeholder and not is_followed)):
+        if not is_final and (not tool_call.has_arguments or (tool_call.has_placeholder and not is_followed)):
             return False
-        if not call.id or call.id in self._ids:
-            self._repair_log.record_if(not self._is_legacy, "tool-id-stable" if call.id else "tool-id-first", call.id)
-            call.id = self._new_call_id()
-        self._ids[call.id] = None
-        call.is_emitted = True
-        fields = call.extra_fields, call.is_custom, call.inner_extra_fields
-        out.append(ToolCall(self._index, self._emitted_count, call.id, call.name, *fields))
+        if not tool_call.id or tool_call.id in self._ids:
+            self._repair_log.record_if(
+                not self._is_legacy, "tool-id-stable" if tool_call.id else "tool-id-first", tool_call.id
+            )
+            tool_call.id = self._new_call_id()
+        self._ids[tool_call.id] = None
+        tool_call.is_emitted = True
+        fields = tool_call.extra_fields, tool_call.is_custom, tool_call.inner_extra_fields
+        out.append(ToolCall(self._index, self._emitted_count, tool_call.id, tool_call.name, *fields))
         self._emitted_count += 1
         return True
 
-    def _emit_arguments(self, call: _PartialToolCall, number: int, out: list[Event]) -> None:
-        for piece in self._take_pending(call):
-            if not call.is_custom:
-                call.arguments_text.add(piece.text)
-            out.append(msgspec.structs.replace(piece, index=self._index, call_index=number, is_custom=call.is_custom))
-        call.has_placeholder = False
+    def _emit_arguments(self, tool_call: _PartialToolCall, number: int, out: list[Event]) -> None:
+        for piece in self._take_pending(tool_call):
+            if not tool_call.is_custom:
+                tool_call.arguments_text.add(piece.text)
+            out.append(
+                msgspec.structs.replace(piece, index=self._index, call_index=number, is_custom=tool_call.is_custom)
+            )
+        tool_call.has_placeholder = False
