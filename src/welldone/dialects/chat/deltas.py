@@ -83,9 +83,9 @@ class DeltaReader:
         }
         if fields:
             events.append(ev.UnknownFields(index, ev.FieldLocation.DELTA, scrub_object(fields)))
-        value = delta.get("content")
-        texts = [(ev.Text, value)] if isinstance(value, str) else self._read_content(value, index, events)
-        content = value if isinstance(value, str) else "".join([text for kind, text in texts if kind is ev.Text])
+        raw = delta.get("content")
+        texts = [(ev.Text, raw)] if isinstance(raw, str) else self._read_content(raw, index, events)
+        content = raw if isinstance(raw, str) else "".join([text for text_type, text in texts if text_type is ev.Text])
         if "role" in delta:
             self._read_role(delta, index, content, events)
         reasoning = self._read_reasoning(delta) if "reasoning_content" in delta or "reasoning" in delta else ""
@@ -100,8 +100,8 @@ class DeltaReader:
             if content or has_alternative:
                 self._choices_with_bare_role -= {index}
                 self.is_plain_text_safe = not self._may_split_characters and not self._choices_with_bare_role
-        for kind, text in texts:
-            self._emit_text(kind, text, index, events)
+        for text_type, text in texts:
+            self._emit_text(text_type, text, index, events)
         if refusal := delta.get("refusal"):
             if not isinstance(refusal, str):
                 self._repair_log.record("ext-refusal", refusal)
@@ -152,7 +152,7 @@ class DeltaReader:
     def _take_message(self, index: int) -> Json:
         pieces = self._messages.pop(index, {})
         rest = {key: _join_pieces(values) for key, values in pieces.items() if not self._is_delivered(key, index)}
-        self._read_from_messages |= {(index, kind) for key, kind in _CONTENT_FIELDS.items() if rest.get(key)}
+        self._read_from_messages |= {(index, content) for key, content in _CONTENT_FIELDS.items() if rest.get(key)}
         return rest
 
     def _new_calls(self, calls: object, index: int) -> list[object]:
@@ -181,30 +181,30 @@ class DeltaReader:
         events: list[Event] = []
         if index in self._messages and (message := self._take_message(index)):
             self.read(message, index, [], events)
-        for (kind, call), joiner in self._joiners.pop(index, {}).items():
+        for (text_type, number), joiner in self._joiners.pop(index, {}).items():
             if rest := joiner.close():
-                events.append(ev.ToolArguments(index, call, rest) if kind is None else kind(index, rest))
+                events.append(ev.ToolArguments(index, number, rest) if text_type is None else text_type(index, rest))
         return events
 
     def close(self) -> list[Event]:
         """Return the events that were held back for all choices."""
         return [event for index in sorted(self._joiners | self._messages) for event in self.close_choice(index)]
 
-    def _emit_text(self, kind: _TextEventType, text: str, index: int, events: list[Event]) -> None:
+    def _emit_text(self, text_type: _TextEventType, text: str, index: int, events: list[Event]) -> None:
         if self._may_split_characters:
-            text = self._join_characters(text, index, kind)
+            text = self._join_characters(text, index, text_type)
         if text:
-            self.received.add((index, kind))
-            events.append(kind(index, text))
+            self.received.add((index, text_type))
+            events.append(text_type(index, text))
 
-    def _join_characters(self, text: str, index: int, kind: _TextEventType | None, call: int = 0) -> str:
+    def _join_characters(self, text: str, index: int, text_type: _TextEventType | None, call_index: int = 0) -> str:
         """Prepend the partial character of the previous piece and hold back the one at the end."""
         if not self._may_split_characters or not text:
             return text
         joiners = self._joiners.setdefault(index, {})
         if len(joiners) > _SEEN_CALLS_LIMIT:
             return clean_unicode(text)
-        return joiners.setdefault((kind, call), CharacterJoiner()).feed(text)
+        return joiners.setdefault((text_type, call_index), CharacterJoiner()).feed(text)
 
     def _read_content(self, content: object, index: int, events: list[Event]) -> list[tuple[_TextEventType, str]]:
         """Texts of a `content` that is no string. Parts other than text become the unknown field `content_parts`."""
@@ -217,13 +217,13 @@ class DeltaReader:
             return [(ev.Text, format_json(scrub_json(content)))]
         texts: list[tuple[_TextEventType, str]] = []
         others: list[object] = []
-        for part in content:
-            other = _read_part(part, texts)
-            if other is not None:
-                others.append(scrub_json(other))
+        for content_part in content:
+            rest = _read_part(content_part, texts)
+            if rest is not None:
+                others.append(scrub_json(rest))
         if others:
             events.append(ev.UnknownFields(index, ev.FieldLocation.DELTA, {CONTENT_PARTS: others}))
-        return [(kind, "".join(text for _, text in group)) for kind, group in groupby(texts, itemgetter(0))]
+        return [(text_type, "".join(text for _, text in group)) for text_type, group in groupby(texts, itemgetter(0))]
 
     def _read_role(self, delta: Json, index: int, content: str, events: list[Event]) -> None:
         role = delta["role"]
@@ -259,14 +259,14 @@ class DeltaReader:
         if len(entries) > 1:
             self._repair_log.record("tool-one-at-a-time", entries)
         for entry in entries:
-            if call := self._repair_log.read_object(entry, "tool-function-present"):
-                self._read_tool_call(call, index, events)
+            if tool_call := self._repair_log.read_object(entry, "tool-function-present"):
+                self._read_tool_call(tool_call, index, events)
 
     def _read_tool_call(self, entry: Json, index: int, events: list[Event]) -> None:
         record = self._repair_log.record
         is_custom = _is_custom(entry)
-        kind, member = ev.CALL_TYPE_AND_ARGUMENTS_FIELD[is_custom]
-        function = entry.get(kind)
+        call_type, member = ev.CALL_TYPE_AND_ARGUMENTS_FIELD[is_custom]
+        function = entry.get(call_type)
         if not isinstance(function, dict):
             beside = {} if function else {name: entry[name] for name in _INNER_CALL_FIELDS[is_custom] if name in entry}
             function = beside or self._repair_log.read_object(function, "tool-function-present")
@@ -286,7 +286,7 @@ class DeltaReader:
         if len(self._seen_calls) < _SEEN_CALLS_LIMIT:
             self._seen_calls[key] = None
         fields = ((entry, "id"), (entry, "type"), (function, "name"))
-        if not is_first and any(key in part and part[key] in (None, "") for part, key in fields):
+        if not is_first and any(key in holder and holder[key] in (None, "") for holder, key in fields):
             record("tool-later-fields-absent", entry)
         known = _CUSTOM_CALL_FIELDS if is_custom else _CALL_FIELDS
         extra_fields = _unknown_members(entry, known - {"function"} if is_custom and entry.get("function") else known)
@@ -296,29 +296,29 @@ class DeltaReader:
             record("tool-args-string", entry)
         arguments = self._read_arguments(text, index, number)
         if id or name:
-            if is_first and entry.get("type") != kind:
+            if is_first and entry.get("type") != call_type:
                 record("tool-type-first", entry)
             events.append(ev.ToolCall(index, number, id, name, extra_fields, is_custom, inner_fields))
             extra_fields = inner_fields = {}
         if arguments or extra_fields or inner_fields:
             events.append(ev.ToolArguments(index, number, arguments, extra_fields, is_custom, inner_fields))
 
-    def _read_function_call(self, call: Json, index: int, events: list[Event]) -> None:
+    def _read_function_call(self, function_call: Json, index: int, events: list[Event]) -> None:
         """Read the deprecated `function_call`: one call per choice, without an id."""
-        name = clean_string(call.get("name"))
-        arguments = self._read_arguments(call.get("arguments"), index, 0)
-        inner_fields = _unknown_members(call, _INNER_CALL_FIELDS[False])
+        name = clean_string(function_call.get("name"))
+        arguments = self._read_arguments(function_call.get("arguments"), index, 0)
+        inner_fields = _unknown_members(function_call, _INNER_CALL_FIELDS[False])
         if name:
             events.append(ev.ToolCall(index, 0, "", name, {}, False, inner_fields))
             inner_fields = {}
         if arguments or inner_fields:
             events.append(ev.ToolArguments(index, 0, arguments, {}, False, inner_fields))
 
-    def _read_arguments(self, arguments: object, index: int, call: int) -> str:
+    def _read_arguments(self, arguments: object, index: int, call_index: int) -> str:
         if arguments is None:
             return ""
         if isinstance(arguments, str):
-            return self._join_characters(arguments, index, None, call)
+            return self._join_characters(arguments, index, None, call_index)
         self._repair_log.record("tool-args-string", arguments)
         return msgspec.json.encode(scrub_json(arguments)).decode()
 
@@ -330,38 +330,38 @@ def _join_pieces(values: list[Any]) -> object:
         return "".join(values)
     if len(values) == 1:
         return values[0]
-    return [part for one in values for part in (one if isinstance(one, list) else [one])]
+    return [item for value in values for item in (value if isinstance(value, list) else [value])]
 
 
-def _read_part(part: object, texts: list[tuple[_TextEventType, str]]) -> object:
+def _read_part(content_part: object, texts: list[tuple[_TextEventType, str]]) -> object:
     """Append the text or reasoning of a part of `content`; return the rest of the part, or None."""
-    if isinstance(part, str):
-        texts.append((ev.Text, part))
+    if isinstance(content_part, str):
+        texts.append((ev.Text, content_part))
         return None
-    if not isinstance(part, dict):
-        return part
-    kind = part.get("type", "text")
-    if kind == "text" and isinstance(part.get("text"), str):
-        texts.append((ev.Text, part["text"]))
-        rest = {key: value for key, value in part.items() if key != "text"}
-    elif kind == "thinking" and isinstance(part.get("thinking"), str | list):
-        rest = {key: value for key, value in part.items() if key != "thinking"}
-        if others := _read_thinking(part["thinking"], texts):
+    if not isinstance(content_part, dict):
+        return content_part
+    part_type = content_part.get("type", "text")
+    if part_type == "text" and isinstance(content_part.get("text"), str):
+        texts.append((ev.Text, content_part["text"]))
+        rest = {key: value for key, value in content_part.items() if key != "text"}
+    elif part_type == "thinking" and isinstance(content_part.get("thinking"), str | list):
+        rest = {key: value for key, value in content_part.items() if key != "thinking"}
+        if others := _read_thinking(content_part["thinking"], texts):
             rest["thinking"] = others
     else:
-        return part
+        return content_part
     return rest if rest.keys() - {"type"} else None
 
 
 def _read_thinking(thinking: str | list[object], texts: list[tuple[_TextEventType, str]]) -> list[object]:
     """Append the texts of a `thinking` part, as Mistral's Magistral sends it; return its other parts."""
     others: list[object] = []
-    for part in [thinking] if isinstance(thinking, str) else thinking:
-        text = part.get("text") if isinstance(part, dict) else part
+    for thinking_part in [thinking] if isinstance(thinking, str) else thinking:
+        text = thinking_part.get("text") if isinstance(thinking_part, dict) else thinking_part
         if isinstance(text, str):
             texts.append((ev.Reasoning, text))
         else:
-            others.append(part)
+            others.append(thinking_part)
     return others
 
 
@@ -373,9 +373,9 @@ def parse_index(value: object) -> int | None:
 
 def _is_custom(entry: Json) -> bool:
     """Whether a piece belongs to a custom call. Later pieces have no type; their member decides."""
-    kind = entry.get("type")
-    return kind == "custom" or (
-        kind != "function" and isinstance(entry.get("custom"), dict) and not entry.get("function")
+    call_type = entry.get("type")
+    return call_type == "custom" or (
+        call_type != "function" and isinstance(entry.get("custom"), dict) and not entry.get("function")
     )
 
 

@@ -99,7 +99,7 @@ class EventReader(FrameReader[Event]):
     def _has_hidden_chunk(self, fields: list[tuple[bytes, bytes]]) -> bool:
         # A line with a quote before the colon is continued JSON, not a field.
         hidden = [value for name, value in fields if name != b"data" and b'"choices"' in value and b'"' not in name]
-        return any(isinstance(found := parse_strict(value), dict) and "choices" in found for value in hidden)
+        return any(isinstance(parsed := parse_strict(value), dict) and "choices" in parsed for value in hidden)
 
     def _read_text(self, text: bytes, frame: sse.Frame, out: list[Event]) -> None:
         if frame.data is None and not text.lstrip().startswith((b"{", b"[", b'"', b":")):
@@ -117,7 +117,7 @@ class EventReader(FrameReader[Event]):
 
     def _leave_out(self, value: list[object], out: list[Event]) -> None:
         # A heartbeat, unless it is a list or a string with a chunk.
-        lost = [one for one in value if isinstance(one, list) or (isinstance(one, str) and "choices" in one)]
+        lost = [item for item in value if isinstance(item, list) or (isinstance(item, str) and "choices" in item)]
         self.repair_log.drop("sse-no-foreign-json", lost or None)
         if (failure := broken_rule_failure(self.repair_log)) and not self.is_done:
             self._add_failure(failure, out)

@@ -117,7 +117,7 @@ def _reply_to_chunk(reply: Json, endpoint: Endpoint) -> Json:
         calls = message.get("tool_calls")
         calls = [calls] if calls and isinstance(calls, dict) else calls
         if isinstance(calls, list):
-            calls = [call | {"index": n} if isinstance(call, dict) else call for n, call in enumerate(calls)]
+            calls = [entry | {"index": n} if isinstance(entry, dict) else entry for n, entry in enumerate(calls)]
             message["tool_calls"] = calls
             if finish_word(choice.get("finish_reason")) is None and calls and all(map(_is_complete_tool_call, calls)):
                 choice = choice | {"finish_reason": "tool_calls"}
@@ -125,8 +125,8 @@ def _reply_to_chunk(reply: Json, endpoint: Endpoint) -> Json:
     return reply | {"choices": choices}
 
 
-def _is_complete_tool_call(call: object) -> bool:
-    arguments = as_object(as_object(call).get("function")).get("arguments")
+def _is_complete_tool_call(tool_call: object) -> bool:
+    arguments = as_object(as_object(tool_call).get("function")).get("arguments")
     return isinstance(parse_strict(arguments.encode()) if isinstance(arguments, str) else arguments, dict)
 
 
@@ -157,9 +157,9 @@ def _matches_schema(choice: Json, endpoint: Endpoint) -> bool:
     return isinstance(as_object(choice.get("message")).get("refusal"), str | None)
 
 
-def _is_valid_tool_call(call: object) -> bool:
-    if not isinstance(call, dict) or "index" in call or str(call.get("type")) not in _ARGUMENTS_FIELD:
+def _is_valid_tool_call(tool_call: object) -> bool:
+    if not isinstance(tool_call, dict) or "index" in tool_call or str(tool_call.get("type")) not in _ARGUMENTS_FIELD:
         return False
-    function = as_object(call.get(call["type"]))
-    strings = call.get("id"), function.get("name"), function.get(_ARGUMENTS_FIELD[call["type"]])
+    function = as_object(tool_call.get(tool_call["type"]))
+    strings = tool_call.get("id"), function.get("name"), function.get(_ARGUMENTS_FIELD[tool_call["type"]])
     return all(isinstance(value, str) for value in strings)

@@ -118,7 +118,7 @@ class ChunkWriter:
                 return dict.fromkeys(self._dialect.reasoning, text) or None
             case ev.Refusal(text=text):
                 return {"refusal": text}
-            case ev.ToolCall(call_index=call) | ev.ToolArguments(call_index=call) if self._dialect.functions and call:
+            case ev.ToolCall(call_index=n) | ev.ToolArguments(call_index=n) if self._dialect.functions and n:
                 return None  # function_call allows one call only
             case ev.ToolCall(name=name) if self._dialect.functions:
                 return {"function_call": {"name": name, "arguments": ""}}
@@ -127,9 +127,9 @@ class ChunkWriter:
             case ev.ToolCall():
                 return {"tool_calls": [{"index": event.call_index, **tool_call_object(event)}]}
             case ev.ToolArguments():
-                kind, member = CALL_TYPE_AND_ARGUMENTS_FIELD[event.is_custom]
+                call_type, member = CALL_TYPE_AND_ARGUMENTS_FIELD[event.is_custom]
                 inner = {member: event.text, **event.inner_extra_fields}
-                return {"tool_calls": [{"index": event.call_index, kind: inner, **event.extra_fields}]}
+                return {"tool_calls": [{"index": event.call_index, call_type: inner, **event.extra_fields}]}
             case _:
                 assert_never(event)
 
@@ -212,8 +212,8 @@ def _data_frame(value: Json) -> bytes:
     return sse.data_frame(escape_line_breaks(_encode(value)))
 
 
-def _envelope_object(envelope: Envelope, kind: str) -> Json:
-    return {"id": envelope.id, "object": kind, "created": envelope.created, "model": envelope.model}
+def _envelope_object(envelope: Envelope, object_type: str) -> Json:
+    return {"id": envelope.id, "object": object_type, "created": envelope.created, "model": envelope.model}
 
 
 def split_chunk(frame: bytes, endpoint: Endpoint = Endpoint.CHAT) -> Affixes | None:
@@ -297,9 +297,9 @@ class ChunkFormat(AnswerFormat):
         return message
 
 
-def tool_call_object(call: ev.ToolCall | CollectedToolCall) -> Json:
+def tool_call_object(tool_call: ev.ToolCall | CollectedToolCall) -> Json:
     """Return a tool call in OpenAI's format; the event that starts one has no arguments yet."""
-    kind, member = CALL_TYPE_AND_ARGUMENTS_FIELD[call.is_custom]
-    arguments = call.arguments if isinstance(call, CollectedToolCall) else ""
-    inner = {"name": call.name, member: arguments, **call.inner_extra_fields}
-    return {"id": call.id, "type": kind, kind: inner, **call.extra_fields}
+    call_type, member = CALL_TYPE_AND_ARGUMENTS_FIELD[tool_call.is_custom]
+    arguments = tool_call.arguments if isinstance(tool_call, CollectedToolCall) else ""
+    inner = {"name": tool_call.name, member: arguments, **tool_call.inner_extra_fields}
+    return {"id": tool_call.id, "type": call_type, call_type: inner, **tool_call.extra_fields}

@@ -131,9 +131,9 @@ def thought_signature(extra_fields: Json) -> str | None:
 def signature_parts(fields: Json) -> list[Json]:
     """Return the parts for signatures in the fields of a chat message or delta; those of calls belong to the calls."""
     details = map(as_object, as_list(fields.get(REASONING_DETAILS)))
-    own = [one for one in details if one.get("format") == REASONING_FORMAT and "id" not in one]
-    sealed = [thought_signature(one) for one in (*(signature_fields(one.get("data")) for one in own), fields)]
-    return [{"text": "", "thoughtSignature": one} for one in sealed if one]
+    own = [entry for entry in details if entry.get("format") == REASONING_FORMAT and "id" not in entry]
+    sealed = [thought_signature(item) for item in (*(signature_fields(entry.get("data")) for entry in own), fields)]
+    return [{"text": "", "thoughtSignature": signature} for signature in sealed if signature]
 
 
 def candidate_object(index: int, parts: list[Json], members: Json | None = None) -> Json:
@@ -163,7 +163,7 @@ def usage_metadata(usage: Usage) -> Json:
 def usage_from_metadata(metadata: Json) -> Usage | None:
     """Convert the usage of a reply; None if the prompt's tokens are neither given nor known from the total."""
     counts = [metadata.get(name) for name in _TOKEN_COUNTS]
-    valid = [one if type(one) is int and 0 <= one < _MAX_COUNT else None for one in counts]
+    valid = [count if type(count) is int and 0 <= count < _MAX_COUNT else None for count in counts]
     prompt, tools, answer, thoughts, cached, total = valid
     completion, tools = (answer or 0) + (thoughts or 0), tools or 0
     if prompt is None and total is not None:
@@ -185,7 +185,7 @@ def logprobs_members(value: Json) -> Json:
         return {}
     chosen = [_token_object(token) for token in tokens]
     top = [
-        {"candidates": [_token_object(as_object(one)) for one in as_list(token.get("top_logprobs"))]}
+        {"candidates": [_token_object(as_object(candidate)) for candidate in as_list(token.get("top_logprobs"))]}
         for token in tokens
     ]
     return {"logprobsResult": {"topCandidates": top, "chosenCandidates": chosen}}
@@ -197,7 +197,7 @@ def logprobs_from_result(result: Json) -> Json | None:
     content: list[Json] = []
     for number, token in enumerate(as_list(result.get("chosenCandidates"))):
         top = as_list(as_object(tops[number]).get("candidates")) if number < len(tops) else []
-        content.append({**_chat_token(token), "top_logprobs": [_chat_token(one) for one in top]})
+        content.append({**_chat_token(token), "top_logprobs": [_chat_token(candidate) for candidate in top]})
     return read_chat_logprobs({"content": content, "refusal": None}, RepairLog()) if content else None
 
 

@@ -55,9 +55,9 @@ class GeminiEvents(ElementOutput, EventSink):
             if logprobs is not None:
                 self._ensure_choice(index)
                 self.events.append(ev.Logprobs(index, logprobs))
-        for part in map(as_object, as_list(as_object(candidate.get("content")).get("parts"))):
+        for piece in map(as_object, as_list(as_object(candidate.get("content")).get("parts"))):
             self._ensure_choice(index)
-            self._read_part(index, part)
+            self._read_part(index, piece)
         word = finish_word(candidate.get("finishReason"))
         if word is None:
             return
@@ -70,21 +70,21 @@ class GeminiEvents(ElementOutput, EventSink):
             is_call = reason == "stop" and self._call_counts[index] > 0 and self._endpoint.is_chat
             self.events.append(ev.Finish(index, "tool_calls" if is_call else reason))
 
-    def _read_part(self, index: int, part: Json) -> None:
-        signature = part.get("thoughtSignature")
-        if isinstance(call := part.get("functionCall"), dict):
-            self._read_call(index, call, objects.signature_fields(signature))
+    def _read_part(self, index: int, piece: Json) -> None:
+        signature = piece.get("thoughtSignature")
+        if isinstance(function_call := piece.get("functionCall"), dict):
+            self._read_call(index, function_call, objects.signature_fields(signature))
             return
-        if isinstance(text := part.get("text"), str) and text:
-            self.events.append(ev.Reasoning(index, text) if part.get("thought") is True else ev.Text(index, text))
+        if isinstance(text := piece.get("text"), str) and text:
+            self.events.append(ev.Reasoning(index, text) if piece.get("thought") is True else ev.Text(index, text))
         if isinstance(signature, str) and signature:
             self._add_detail(index, type="reasoning.encrypted", data=signature, format=objects.REASONING_FORMAT)
 
-    def _read_call(self, index: int, call: Json, extra_fields: Json) -> None:
+    def _read_call(self, index: int, function_call: Json, extra_fields: Json) -> None:
         """Read a call. One without an id gets one from the repair of events."""
         number = self._call_counts[index]
         self._call_counts[index] += 1
-        call_id, name = (value if isinstance(value := call.get(key), str) else "" for key in ("id", "name"))
+        call_id, name = (value if isinstance(value := function_call.get(key), str) else "" for key in ("id", "name"))
         self.events.append(ev.ToolCall(index, number, call_id, name, extra_fields))
-        args = call.get("args")
+        args = function_call.get("args")
         self.events.append(ev.ToolArguments(index, number, msgspec.json.encode({} if args is None else args).decode()))

@@ -88,33 +88,33 @@ class ReplyAccumulator(ElementOutput):
         """The reply."""
         for index, parts in self._parts.items():
             if parts:
-                joined = [part | {"text": "".join(texts)} if len(texts) > 1 else part for part, texts in parts]
+                joined = [first | {"text": "".join(texts)} if len(texts) > 1 else first for first, texts in parts]
                 self._candidates[index]["content"]["parts"] = joined
         candidates = [candidate for _, candidate in sorted(self._candidates.items())]
         return ({"candidates": candidates} if candidates else {}) | self._members
 
     def _add_parts(self, known: list[tuple[Json, list[str]]], parts: list[object]) -> None:
         """Add parts. The first text continues the last one, if both are plain."""
-        for number, part in enumerate(map(as_object, parts)):
-            kind = _text_kind(part)
-            if number == 0 and known and kind is not None and kind is _text_kind(known[-1][0]):
-                known[-1][1].append(part["text"])
+        for number, piece in enumerate(map(as_object, parts)):
+            is_thought = _text_kind(piece)
+            if number == 0 and known and is_thought is not None and is_thought is _text_kind(known[-1][0]):
+                known[-1][1].append(piece["text"])
             else:
-                known.append((part, [part["text"]] if kind is not None else []))
+                known.append((piece, [piece["text"]] if is_thought is not None else []))
 
 
-def _text_kind(part: Json) -> bool | None:
+def _text_kind(piece: Json) -> bool | None:
     """Return whether a text is a thought; None for another part, or a text with a signature."""
-    is_plain = isinstance(part.get("text"), str) and part.keys() <= _TEXT_MEMBERS
-    return part.get("thought") is True if is_plain else None
+    is_plain = isinstance(piece.get("text"), str) and piece.keys() <= _TEXT_MEMBERS
+    return piece.get("thought") is True if is_plain else None
 
 
 def _indexed_candidates(candidates: list[Any]) -> IndexedCandidates:
     """Return the candidates with their index, which protobuf leaves out if it is 0."""
-    found = [one for one in candidates if isinstance(one, dict)]
+    entries = [entry for entry in candidates if isinstance(entry, dict)]
     return [
-        (index if type(index := one.get("index")) is int and index >= 0 else position, one)
-        for position, one in enumerate(found)
+        (index if type(index := candidate.get("index")) is int and index >= 0 else position, candidate)
+        for position, candidate in enumerate(entries)
     ]
 
 
@@ -187,10 +187,10 @@ class GeminiRepairer(PassthroughRepairer):
         if not value.keys() & _REPLY_MEMBERS:
             self._leave_out(value)
             return b""
-        given = value.get("candidates")
-        if given is not None:
-            found = self.repair_log.read_objects(given, "gem-candidates")
-            value = value | {"candidates": [self._right_candidate(one) for one in found]}
+        received = value.get("candidates")
+        if received is not None:
+            entries = self.repair_log.read_objects(received, "gem-candidates")
+            value = value | {"candidates": [self._right_candidate(candidate) for candidate in entries]}
         right = value.get("candidates") or []
         candidates = _indexed_candidates(right)
         for index, candidate in candidates:
@@ -205,20 +205,20 @@ class GeminiRepairer(PassthroughRepairer):
 
     def _right_candidate(self, candidate: Json) -> Json:
         """Return a candidate without values of a wrong type, on which clients fail."""
-        given = candidate.get("content")
-        if given is None:
+        received = candidate.get("content")
+        if received is None:
             return candidate
-        content = self.repair_log.read_object(given, "gem-content")
+        content = self.repair_log.read_object(received, "gem-content")
         if (parts := content.get("parts")) is not None:
-            found = self.repair_log.read_objects(parts or [], "gem-parts")
-            content = content | {"parts": [right for part in found if (right := self._right_part(part)) or not part]}
-        return candidate | {"content": content if isinstance(given, dict) else content or None}
+            valid = self.repair_log.read_objects(parts or [], "gem-parts")
+            content = content | {"parts": [right for piece in valid if (right := self._right_part(piece)) or not piece]}
+        return candidate | {"content": content if isinstance(received, dict) else content or None}
 
-    def _right_part(self, part: Json) -> Json:
-        wrong = {n: v for n, v in part.items() if v is not None and not isinstance(v, _PART_TYPES.get(n, object))}
+    def _right_part(self, piece: Json) -> Json:
+        wrong = {n: v for n, v in piece.items() if v is not None and not isinstance(v, _PART_TYPES.get(n, object))}
         if wrong:  # a signature is no content
             self.repair_log.drop("gem-parts", [wrong[name] for name in wrong if name != "thoughtSignature"])
-        return {name: value for name, value in part.items() if name not in wrong}
+        return {name: value for name, value in piece.items() if name not in wrong}
 
     def _with_model(self, value: Json) -> Json:
         is_renamed = self._model is not None and "modelVersion" in value
@@ -248,8 +248,8 @@ class GeminiRepairer(PassthroughRepairer):
         for element in self.repair_log.read_objects(value, self._UNKNOWN_EVENT_RULE):
             if "error" in element:
                 return element
-            found = self.repair_log.read_objects(element.get("candidates") or [], "gem-candidates")
-            merged.add(element, _indexed_candidates([self._right_candidate(one) for one in found]))
+            entries = self.repair_log.read_objects(element.get("candidates") or [], "gem-candidates")
+            merged.add(element, _indexed_candidates([self._right_candidate(candidate) for candidate in entries]))
         return merged.reply
 
     def _repair_reply(self, value: Json) -> bytes:
@@ -281,6 +281,6 @@ def _text_alone(element: Json) -> str | None:
         return None
     content = candidate.get("content")
     parts = content.get("parts") if type(content) is dict else None
-    part = parts[0] if type(parts) is list and len(parts) == 1 else None
-    text = part.get("text") if type(part) is dict and len(part) == 1 else None
+    piece = parts[0] if type(parts) is list and len(parts) == 1 else None
+    text = piece.get("text") if type(piece) is dict and len(piece) == 1 else None
     return text if type(text) is str and text and "promptFeedback" not in element else None

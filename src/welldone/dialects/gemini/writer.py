@@ -83,8 +83,8 @@ class GeminiFormat(TranslatedFormat):
         parts += [objects.text_part(text) for text in (answer.text, answer.refusal) if text]
         parts += objects.signature_parts(answer.delta_fields)
         ending = CandidateEnd(answer.finish_reason)
-        for call, arguments in tool_calls_with_arguments(answer):
-            parts += ending.call_parts(call, arguments)
+        for tool_call, arguments in tool_calls_with_arguments(answer):
+            parts += ending.call_parts(tool_call, arguments)
         members = ending.members() | objects.logprobs_members(answer.logprobs or {})
         return objects.candidate_object(index, parts or [objects.text_part("")], members)
 
@@ -123,11 +123,11 @@ class CandidateEnd:
         """OpenAI's finish reason."""
         self._malformed_call = ""
 
-    def call_parts(self, call: ev.ToolCall | CollectedToolCall, arguments: msgspec.Raw | None) -> list[Json]:
+    def call_parts(self, tool_call: ev.ToolCall | CollectedToolCall, arguments: msgspec.Raw | None) -> list[Json]:
         """Return the part of a call; none if its arguments are incomplete or not an object."""
         if arguments is not None:
-            return [objects.call_part(call.id, call.name, arguments, call.extra_fields)]
-        self._malformed_call = call.name  # unless the answer was truncated
+            return [objects.call_part(tool_call.id, tool_call.name, arguments, tool_call.extra_fields)]
+        self._malformed_call = tool_call.name  # unless the answer was truncated
         return []
 
     def members(self) -> Json:
@@ -176,7 +176,7 @@ class GeminiWriter:
             case ev.ToolArguments(index=index, text=text):
                 self._calls[index][1].append(text)
             case ev.UnknownFields(index=index, location=ev.FieldLocation.DELTA, fields=fields):
-                return b"".join([self._write_part(index, part) for part in objects.signature_parts(fields)])
+                return b"".join([self._write_part(index, piece) for piece in objects.signature_parts(fields)])
             case ev.UnknownFields(location=ev.FieldLocation.CHUNK, fields={"timings": dict(timings)}):  # llama.cpp
                 self._timings = timings
             case ev.Logprobs(index=index, value=value):
@@ -222,17 +222,17 @@ class GeminiWriter:
     def _text_affixes(self, index: int, *, is_thought: bool) -> Affixes:
         template = self._text_templates.get((index, is_thought))
         if template is None:
-            part = objects.text_part(TEXT_MARKER, is_thought=is_thought)
-            template = split_at_marker(escape_line_breaks(_encode(self._element(index, part))))
+            piece = objects.text_part(TEXT_MARKER, is_thought=is_thought)
+            template = split_at_marker(escape_line_breaks(_encode(self._element(index, piece))))
             self._text_templates[index, is_thought] = template
         start, end = self._dialect.next_frame()
         return start + template[0], template[1] + end
 
-    def _write_part(self, index: int, part: Json) -> bytes:
-        return self._dialect.encode_element(self._element(index, part, self._logprobs.pop(index, None)))
+    def _write_part(self, index: int, piece: Json) -> bytes:
+        return self._dialect.encode_element(self._element(index, piece, self._logprobs.pop(index, None)))
 
-    def _element(self, index: int, part: Json, members: Json | None = None) -> Json:
-        element = objects.response_object(self._envelope, [objects.candidate_object(index, [part], members)])
+    def _element(self, index: int, piece: Json, members: Json | None = None) -> Json:
+        element = objects.response_object(self._envelope, [objects.candidate_object(index, [piece], members)])
         known = known_usage(self._usage, self._usage_source, self._timings)
         prompt = known.prompt_tokens if known else 0
         return element | ({"usageMetadata": {"promptTokenCount": prompt, "totalTokenCount": prompt}} if prompt else {})
@@ -250,6 +250,6 @@ class GeminiWriter:
     def _end_call(self, index: int, *, is_cut: bool) -> bytes:
         if index not in self._calls:
             return b""
-        call, pieces = self._calls.pop(index)
-        arguments = arguments_object("".join(pieces), is_custom=call.is_custom, is_cut=is_cut)
-        return b"".join([self._write_part(index, part) for part in self._ends[index].call_parts(call, arguments)])
+        event, texts = self._calls.pop(index)
+        arguments = arguments_object("".join(texts), is_custom=event.is_custom, is_cut=is_cut)
+        return b"".join([self._write_part(index, piece) for piece in self._ends[index].call_parts(event, arguments)])

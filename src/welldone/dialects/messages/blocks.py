@@ -37,29 +37,29 @@ _STRING_MEMBERS = {"text": ("text",), "thinking": ("thinking", "signature"), "re
 
 def complete_block(block: Json, repair_log: RepairLog) -> Json | None:
     """Add the missing members of a block; None if its type is unknown."""
-    kind = block.get("type")
-    if not isinstance(kind, str) or not kind:
-        kind = next((name for name, member in _TYPE_DEFINING_MEMBERS.items() if member in block), None)
-        if kind is None:
+    block_type = block.get("type")
+    if not isinstance(block_type, str) or not block_type:
+        block_type = next((name for name, member in _TYPE_DEFINING_MEMBERS.items() if member in block), None)
+        if block_type is None:
             repair_log.drop(_START_RULE, block)
             return None
-    full = {**block, "type": kind}
-    if kind in TOOL_USE_BLOCKS:
-        name, tool_input = block.get("name"), _initial_input(block.get("input"), kind, repair_log)
+    full = {**block, "type": block_type}
+    if block_type in TOOL_USE_BLOCKS:
+        name, tool_input = block.get("name"), _initial_input(block.get("input"), block_type, repair_log)
         return full | {"name": name if isinstance(name, str) else "", "input": tool_input}
-    for member in _STRING_MEMBERS.get(kind, ()):
+    for member in _STRING_MEMBERS.get(block_type, ()):
         if not isinstance(block.get(member), str):
             repair_log.drop(_START_RULE, block.get(member))
             full[member] = ""
     return full
 
 
-def _initial_input(value: object, kind: str, repair_log: RepairLog) -> Json | str:
+def _initial_input(value: object, block_type: str, repair_log: RepairLog) -> Json | str:
     """Return the input in a start. Incomplete text stays text if it can be sent as a delta."""
     text = bytes(value).decode() if isinstance(value, msgspec.Raw) else value
     if isinstance(text, str):
         parsed = parse_strict(text.encode())
-        if kind in STREAMED_INPUT_BLOCKS and not isinstance(parsed, dict):
+        if block_type in STREAMED_INPUT_BLOCKS and not isinstance(parsed, dict):
             return text.strip()
         text = text if parsed is NOT_JSON else parsed
     if isinstance(text, list) and len(text) == 1:
@@ -99,19 +99,19 @@ def without_content(block: Json) -> Json:
 
 def normalise_delta(delta: Json) -> Json | None:
     """Add the type of a delta and normalise its payload; None if it has none."""
-    kind = delta.get("type")
-    if not isinstance(kind, str):
-        kind = next((name for name, (member, _) in _DELTAS.items() if member in delta), None)
-        if kind is None:
+    delta_type = delta.get("type")
+    if not isinstance(delta_type, str):
+        delta_type = next((name for name, (member, _) in _DELTAS.items() if member in delta), None)
+        if delta_type is None:
             return None
-    if kind not in _DELTAS:
+    if delta_type not in _DELTAS:
         return delta
-    member = _DELTAS[kind][0]
+    member = _DELTAS[delta_type][0]
     value = delta.get(member)
-    if kind == "input_json_delta" and isinstance(value, dict):
+    if delta_type == "input_json_delta" and isinstance(value, dict):
         value = msgspec.json.encode(value).decode()
-    is_valid = isinstance(value, dict if kind == "citations_delta" else str)
-    return {**delta, "type": kind, member: value} if is_valid else None
+    is_valid = isinstance(value, dict if delta_type == "citations_delta" else str)
+    return {**delta, "type": delta_type, member: value} if is_valid else None
 
 
 _MAX_QUEUED_BYTES = 16 * 1024 * 1024  # the limit of one frame
@@ -152,8 +152,8 @@ class _BlockState:
 
     def receive_delta(self, delta: Json) -> Json:
         """Join split characters in a delta, drop repeated text, and track whether tool input is complete."""
-        kind, member = BLOCK_TEXT_DELTAS.get(self.kind, ("", ""))
-        if delta["type"] != kind:
+        delta_type, member = BLOCK_TEXT_DELTAS.get(self.kind, ("", ""))
+        if delta["type"] != delta_type:
             return delta
         text = self.joiner.feed(delta[member])
         if self.start_text:
@@ -303,18 +303,18 @@ class BlockSequencer:
 
     def _begin_with_delta(self, number: int | None, delta: Json, more: Json) -> bytes:
         """Start a block with a delta, after a missing start or an early end."""
-        kind, rule = delta["type"], "msg-block-start-first"
+        delta_type, rule = delta["type"], "msg-block-start-first"
         if any(block.index == number for block in self._open_blocks()):
             rule = "msg-delta-type"
         elif number is not None and not self._ended.get(number, True):  # we ended it, not the server
             rule = "msg-block-sequential"
-        if kind == "input_json_delta" and delta["partial_json"].strip():
+        if delta_type == "input_json_delta" and delta["partial_json"].strip():
             self.failure = bad_stream_failure("the input of a tool that has no name, or has ended")
-        if kind not in ("text_delta", "thinking_delta"):  # only these identify a block
+        if delta_type not in ("text_delta", "thinking_delta"):  # only these identify a block
             (self._repair_log.drop if has_content(delta) else self._repair_log.record)(rule, delta)
             return b""
         self._repair_log.record(rule, delta)
-        member = _DELTAS[kind][0]
+        member = _DELTAS[delta_type][0]
         start = {"type": member, member: ""} | ({"signature": ""} if member == "thinking" else {})
         return self._begin_block(_BlockState(number, start, {}, self._room), [(delta, more)])
 
@@ -359,10 +359,10 @@ class BlockSequencer:
         return opened + b"".join([self._emit_delta(block, delta, more) for delta, more in queued])
 
     def _emit_delta(self, block: _BlockState, delta: Json, more: Json) -> bytes:
-        kind, member = BLOCK_TEXT_DELTAS.get(block.kind, ("", ""))
-        if delta["type"] == kind and len(delta) == 2 and not more:
+        delta_type, member = BLOCK_TEXT_DELTAS.get(block.kind, ("", ""))
+        if delta["type"] == delta_type and len(delta) == 2 and not more:
             has_more = self._queued or block.start_text
-            self.is_plain_text = kind != "input_json_delta" and block.joiner.is_idle and not has_more
+            self.is_plain_text = delta_type != "input_json_delta" and block.joiner.is_idle and not has_more
             return self._emitter.add_text(delta[member])
         return self._emitter.add_delta(delta, more)
 

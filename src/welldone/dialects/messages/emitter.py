@@ -56,9 +56,9 @@ class MessagesEmitter:
         """Start a block and end the previous one. `more` has unknown members of the event."""
         closed = self.close_block()
         self._index += 1
-        kind = self.block = str(block["type"])
-        if kind in BLOCK_TEXT_DELTAS:
-            delta, member = BLOCK_TEXT_DELTAS[kind]
+        block_type = self.block = str(block["type"])
+        if block_type in BLOCK_TEXT_DELTAS:
+            delta, member = BLOCK_TEXT_DELTAS[block_type]
             body = {"index": self._index, "delta": {"type": delta, member: TEXT_MARKER}}
             self.text_affixes = split_at_marker(encode_event("content_block_delta", body))
         start = {"index": self._index, "content_block": block, **(more or {})}
@@ -136,16 +136,16 @@ class MessagesAccumulator(MessagesEmitter):
                 block["citations"].append(delta["citation"])
             case "signature_delta":
                 block["signature"] = delta["signature"]
-            case kind if BLOCK_TEXT_DELTAS.get(block["type"], ("", ""))[0] == kind:
+            case delta_type if BLOCK_TEXT_DELTAS.get(block["type"], ("", ""))[0] == delta_type:
                 self._texts.append(delta[BLOCK_TEXT_DELTAS[block["type"]][1]])
             case _:
                 block.update({name: value for name, value in delta.items() if name != "type"})
 
     def _end_block(self, content: list[Json]) -> None:
         text, self._texts = "".join(self._texts), []
-        kind = content[-1]["type"]
-        if kind in ("text", "thinking"):
-            content[-1][kind] = text
+        block_type = content[-1]["type"]
+        if block_type in ("text", "thinking"):
+            content[-1][block_type] = text
         elif text.strip():
             value = parse_strict(text.encode())
             tool_input = scrub_object(value) if isinstance(value, dict) else normalise_object_text(text)

@@ -57,10 +57,10 @@ def valid_counts(usage: object) -> Json:
     """Return a usage object, with what is no count in a field of this package."""
     if not isinstance(usage, dict):
         return unread_usage(usage)
-    given = scrub_object(usage)
-    counts = {name: parse_count(value) if name in USAGE_COUNTS else value for name, value in given.items()}
-    nullable = [name for name in USAGE_COUNTS if name.startswith("cache") and given.get(name) is None]
-    wrong = {n: given[n] for n in USAGE_COUNTS if n not in nullable and n in given and counts[n] is None}
+    members = scrub_object(usage)
+    counts = {name: parse_count(value) if name in USAGE_COUNTS else value for name, value in members.items()}
+    nullable = [name for name in USAGE_COUNTS if name.startswith("cache") and members.get(name) is None]
+    wrong = {n: members[n] for n in USAGE_COUNTS if n not in nullable and n in members and counts[n] is None}
     return {name: count for name, count in counts.items() if name not in wrong} | unread_usage(wrong)
 
 
@@ -127,8 +127,8 @@ def content_blocks(answer: CollectedChoice) -> list[Json]:
     blocks = [thinking_block(answer.reasoning)] if answer.reasoning else []
     blocks += [text_block(text) for text in (answer.text, answer.refusal) if text]
     blocks += [
-        tool_use_block(call.id, call.name, arguments, call.extra_fields)
-        for call, arguments in tool_calls_with_arguments(answer)
+        tool_use_block(tool_call.id, tool_call.name, arguments, tool_call.extra_fields)
+        for tool_call, arguments in tool_calls_with_arguments(answer)
         if arguments is not None
     ]
     return [reply_block(block) for block in blocks]

@@ -64,8 +64,8 @@ class MessagesEvents(MessagesEmitter, EventSink):
 
     def add_delta(self, delta: Json, more: Json | None = None) -> bytes:
         """Extend the open block by a delta that has unknown members, or is not text."""
-        kind, member = BLOCK_TEXT_DELTAS.get(str(self.block), ("", ""))
-        if delta["type"] == kind:
+        delta_type, member = BLOCK_TEXT_DELTAS.get(str(self.block), ("", ""))
+        if delta["type"] == delta_type:
             self.add_text(delta[member])
         elif delta["type"] == "signature_delta":
             self._signature += delta["signature"]

@@ -109,18 +109,18 @@ class MessagesRepairer(PassthroughRepairer):
         if self._is_ended:
             self.repair_log.record("msg-stop-last", value)
             return b""
-        kind = value.get("type")
-        if not isinstance(kind, str) or (kind not in self._handlers and name in self._handlers):
-            kind = name
-        handler = self._handlers.get(kind)
-        if handler is None or (kind != "error" and has_error(value)):
+        event_type = value.get("type")
+        if not isinstance(event_type, str) or (event_type not in self._handlers and name in self._handlers):
+            event_type = name
+        handler = self._handlers.get(event_type)
+        if handler is None or (event_type != "error" and has_error(value)):
             return self._forward_unknown_event(value, name)
-        if kind == "error" and name != "error":
+        if event_type == "error" and name != "error":
             self.repair_log.record("msg-error-event", value)
-        elif kind != name or (kind != value.get("type") and kind not in ("ping", "error")):
+        elif event_type != name or (event_type != value.get("type") and event_type not in ("ping", "error")):
             self.repair_log.record("msg-event-name", value)
         self._blocks.is_plain_text = False
-        out = (b"" if kind in _UNORDERED_EVENTS else self._ensure_started()) + handler(value)
+        out = (b"" if event_type in _UNORDERED_EVENTS else self._ensure_started()) + handler(value)
         self._send_text = self._emitter.add_text if self._blocks.is_plain_text else None
         if self._blocks.failure is not None:
             out += self._fail(self._blocks.failure)
@@ -130,9 +130,9 @@ class MessagesRepairer(PassthroughRepairer):
         """Forward an event of a newer API version; drop foreign data and events of other dialects."""
         if read_error(value, b"", RepairLog()) is not None:
             return self._on_error(value)
-        kind = value.get("type")
-        is_event = isinstance(kind, str) and not kind.startswith("response.") and "choices" not in value
-        if not is_event or (name != kind and (name or not has_content(value))):
+        event_type = value.get("type")
+        is_event = isinstance(event_type, str) and not event_type.startswith("response.") and "choices" not in value
+        if not is_event or (name != event_type and (name or not has_content(value))):
             self._leave_out(value)
             return b""
         self.repair_log.record("msg-no-unknown-events", value)

@@ -137,13 +137,13 @@ class MessagesWriter:
 
     def _open_tool_use(self) -> bytes:
         """Open the block of a call with its first arguments: a client would run a call that is cut before them."""
-        call, self._pending_call = self._pending_call, None
-        if call is None:
+        tool_call, self._pending_call = self._pending_call, None
+        if tool_call is None:
             return b""
         self._has_tool_use = True
-        block = objects.tool_use_block(call.id, call.name, {}, call.extra_fields)
+        block = objects.tool_use_block(tool_call.id, tool_call.name, {}, tool_call.extra_fields)
         opened = self._emitter.open_block(objects.reply_block(block))
-        return opened + (self._emitter.add_text(_CUSTOM_INPUT_START) if call.is_custom else b"")
+        return opened + (self._emitter.add_text(_CUSTOM_INPUT_START) if tool_call.is_custom else b"")
 
     def _ensure_started(self) -> bytes:
         """Write message_start, as late as possible, since it contains the prompt tokens."""

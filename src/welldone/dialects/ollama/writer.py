@@ -52,8 +52,8 @@ class OllamaFormat(TranslatedFormat):
     def encode_reply(self, envelope: Envelope, reply: CollectedReply) -> bytes:
         """Encode a non-streamed reply."""
         answer = reply.choices[0]
-        found = tool_calls_with_arguments(answer)
-        calls = [_tool_call_object(call.name, arguments) for call, arguments in found if arguments is not None]
+        pairs = tool_calls_with_arguments(answer)
+        calls = [_tool_call_object(tool_call.name, args) for tool_call, args in pairs if args is not None]
         content = self.content_fields(answer.text + answer.refusal, answer.reasoning, calls)
         final = self.final_fields(answer.finish_reason, reply.usage, reply.unknown_fields.get("timings"))
         return _encode(self.line_object(envelope, content) | final)
@@ -148,19 +148,19 @@ class OllamaWriter:
         return _encode(self._dialect.line_object(self._envelope, content)) + b"\n"
 
     def _end_call(self, *, is_cut: bool) -> bytes:
-        call, text = self._call, "".join(self._arguments)
+        tool_call, text = self._call, "".join(self._arguments)
         self._call, self._arguments = None, []
-        arguments = None if call is None else arguments_object(text, is_custom=call.is_custom, is_cut=is_cut)
-        if call is None or arguments is None:
+        arguments = None if tool_call is None else arguments_object(text, is_custom=tool_call.is_custom, is_cut=is_cut)
+        if tool_call is None or arguments is None:
             return b""
-        return self._encode_line(self._dialect.content_fields("", "", [_tool_call_object(call.name, arguments)]))
+        return self._encode_line(self._dialect.content_fields("", "", [_tool_call_object(tool_call.name, arguments)]))
 
 
 def _durations(timings: object) -> Json:
     """The durations that llama.cpp reported, in nanoseconds."""
     reported = as_object(timings)
-    found = {name: reported.get(source) for name, source in _DURATIONS.items()}
-    return {name: round(ms * 1e6) for name, ms in found.items() if isinstance(ms, int | float) and 0 <= ms <= _MAX_MS}
+    times = {name: reported.get(source) for name, source in _DURATIONS.items()}
+    return {name: round(ms * 1e6) for name, ms in times.items() if isinstance(ms, int | float) and 0 <= ms <= _MAX_MS}
 
 
 def _tool_call_object(name: str, arguments: msgspec.Raw) -> Json:

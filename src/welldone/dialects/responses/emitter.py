@@ -113,7 +113,7 @@ class OutputItem:
         whole = self.value | upstream | stable
         for name, parts in self.parts.items():
             if parts or (name in whole and self.kind in ("message", "reasoning")):
-                whole[name] = [part.value for part in parts]
+                whole[name] = [text_part.value for text_part in parts]
         return whole if self.arguments is None else whole | {self.arguments.spec.member: self.arguments.text}
 
 
@@ -151,10 +151,10 @@ class ResponsesEmitter:
         frames, self._frames = self._frames, []
         return frames[0] if len(frames) == 1 else b"".join(frames)
 
-    def emit(self, kind: str, fixed: Json, others: Json | None = None) -> None:
+    def emit(self, event_type: str, fixed: Json, others: Json | None = None) -> None:
         """Write an event of this type. `fixed` members take precedence over `others`."""
         if not self._is_silent:
-            fixed = {"type": kind, "sequence_number": self._sequence_number} | fixed
+            fixed = {"type": event_type, "sequence_number": self._sequence_number} | fixed
             self._frames.append(encode_event(fixed | others | fixed if others else fixed))
         self._sequence_number += 1
 
@@ -190,10 +190,10 @@ class ResponsesEmitter:
         spec = PART_TEXTS[value["type"]]
         parts = item.parts[spec.part_list]
         address = item.address | {spec.index_member: len(parts)}
-        part = TextAccumulator(spec, address, value, {"logprobs": []} if value["type"] == "output_text" else {})
-        parts.append(part)
+        text_part = TextAccumulator(spec, address, value, {"logprobs": []} if value["type"] == "output_text" else {})
+        parts.append(text_part)
         self.emit(f"{spec.part_event_prefix}.added", address | {"part": value}, others)
-        return part
+        return text_part
 
     def encode_delta(self, accumulator: TextAccumulator, text: str) -> bytes:
         """Return a text delta without buffering it; the buffer must be empty."""
@@ -233,20 +233,20 @@ class ResponsesEmitter:
             whole = accumulator.address | name | {accumulator.spec.member: accumulator.text}
             self.emit(f"{accumulator.spec.event_prefix}.done", whole, logprobs | (others or {}))
 
-    def close_part(self, part: TextAccumulator, value: Json | None = None, others: Json | None = None) -> None:
+    def close_part(self, text_part: TextAccumulator, value: Json | None = None, others: Json | None = None) -> None:
         """End a part; `value` has its final members, as far as known."""
-        if part.is_part_open:
-            self.close_text(part)
-            part.is_part_open = False
-            whole = {"type": part.kind, part.spec.member: part.text}
-            collected = {"logprobs": part.logprobs} if part.logprobs else {}
-            part.value = part.value | collected | (value or {}) | whole
-            self.emit(f"{part.spec.part_event_prefix}.done", part.address | {"part": part.value}, others)
+        if text_part.is_part_open:
+            self.close_text(text_part)
+            text_part.is_part_open = False
+            whole = {"type": text_part.kind, text_part.spec.member: text_part.text}
+            collected = {"logprobs": text_part.logprobs} if text_part.logprobs else {}
+            text_part.value = text_part.value | collected | (value or {}) | whole
+            self.emit(f"{text_part.spec.part_event_prefix}.done", text_part.address | {"part": text_part.value}, others)
 
     def close_item(self, item: OutputItem, status: str, value: Json | None = None, others: Json | None = None) -> None:
         """End an item with all its parts; `value` has its final members, as far as known."""
-        for part in item.parts["content"] + item.parts["summary"]:
-            self.close_part(part)
+        for text_part in item.parts["content"] + item.parts["summary"]:
+            self.close_part(text_part)
         if item.arguments is not None:
             self.close_text(item.arguments)
         upstream = value or {}
@@ -268,10 +268,10 @@ PROGRESS_EVENTS = frozenset({"response.created", "response.queued", "response.in
 TERMINAL_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 """Events with a finished Response. One of them ends the stream."""
 
-_EVENT_PREFIXES = {spec.event_prefix: kind for kind, spec in (PART_TEXTS | CALL_TEXTS).items()}
-TEXT_DELTA_EVENTS = {f"{prefix}.delta": kind for prefix, kind in _EVENT_PREFIXES.items()}
+_EVENT_PREFIXES = {spec.event_prefix: text_type for text_type, spec in (PART_TEXTS | CALL_TEXTS).items()}
+TEXT_DELTA_EVENTS = {f"{prefix}.delta": text_type for prefix, text_type in _EVENT_PREFIXES.items()}
 """Part or item type by text delta event."""
-TEXT_EVENTS = TEXT_DELTA_EVENTS | {f"{prefix}.done": kind for prefix, kind in _EVENT_PREFIXES.items()}
+TEXT_EVENTS = TEXT_DELTA_EVENTS | {f"{prefix}.done": text_type for prefix, text_type in _EVENT_PREFIXES.items()}
 """Part or item type by text delta or done event."""
 _HOSTED_TOOL_STEPS = {
     "apply_patch_call": ("_operation_diff.delta", "_operation_diff.done"),
@@ -285,7 +285,7 @@ _HOSTED_TOOL_STEPS = {
     "shell_call_output": ("_content.delta", "_content.done"),
     "web_search_call": (".in_progress", ".searching", ".completed"),
 }
-HOSTED_TOOL_EVENTS = {f"response.{kind}{step}": kind for kind, steps in _HOSTED_TOOL_STEPS.items() for step in steps}
+HOSTED_TOOL_EVENTS = {f"response.{tool}{step}": tool for tool, steps in _HOSTED_TOOL_STEPS.items() for step in steps}
 """Item type by event of a server-side tool."""
 AUDIO_EVENTS = frozenset(
     {"response.audio.delta", "response.audio.done", "response.audio.transcript.delta", "response.audio.transcript.done"}

@@ -140,34 +140,34 @@ def complete_tools(tools: list[Any]) -> list[Any]:
 
 
 def _complete_function(tool: Json) -> Json:
-    members = ((name, tool.get(name), kind, default) for name, (kind, default) in _FUNCTION_MEMBERS.items())
-    return {name: value if isinstance(value, kind) else default for name, value, kind, default in members}
+    members = ((name, tool.get(name), value_type, default) for name, (value_type, default) in _FUNCTION_MEMBERS.items())
+    return {name: value if isinstance(value, value_type) else default for name, value, value_type, default in members}
 
 
 def is_schema_item(item: Json) -> bool:
     """Whether an item and its parts have the required members; id and status are not checked."""
-    parts = [part for name in ("content", "summary") for part in as_list(item.get(name))]
-    return has_required_members(item) and all(has_required_members(as_object(part)) for part in parts)
+    parts = [content_part for name in ("content", "summary") for content_part in as_list(item.get(name))]
+    return has_required_members(item) and all(has_required_members(as_object(content_part)) for content_part in parts)
 
 
 def has_required_members(value: Json) -> bool:
     """Whether an item, apart from its parts, or a part has the required members."""
-    kind = value.get("type")
-    members = _REQUIRED_MEMBERS.get(kind, {}) if isinstance(kind, str) else {}
+    object_type = value.get("type")
+    members = _REQUIRED_MEMBERS.get(object_type, {}) if isinstance(object_type, str) else {}
     return all(isinstance(value.get(name), type) for name, type in members.items())
 
 
-def text_item(id: str, kind: str) -> Json:
+def text_item(id: str, item_type: str) -> Json:
     """Return an empty message or reasoning item."""
-    members: Json = {"role": "assistant"} if kind == "message" else {"summary": []}
-    return {"id": id, "type": kind, "status": "in_progress", **members, "content": []}
+    members: Json = {"role": "assistant"} if item_type == "message" else {"summary": []}
+    return {"id": id, "type": item_type, "status": "in_progress", **members, "content": []}
 
 
-def call_item(id: str, call: ToolCall) -> Json:
+def call_item(id: str, event: ToolCall) -> Json:
     """Return a function or custom tool call without arguments."""
-    kind, member = ("custom_tool_call", "input") if call.is_custom else ("function_call", "arguments")
-    item = {"id": id, "type": kind, "status": "in_progress", "call_id": call.id, "name": call.name, member: ""}
-    return item | extra_call_members(call.extra_fields)
+    item_type, member = ("custom_tool_call", "input") if event.is_custom else ("function_call", "arguments")
+    item = {"id": id, "type": item_type, "status": "in_progress", "call_id": event.id, "name": event.name, member: ""}
+    return item | extra_call_members(event.extra_fields)
 
 
 def extra_call_members(more: Json) -> Json:
@@ -175,11 +175,11 @@ def extra_call_members(more: Json) -> Json:
     return {key: value for key, value in more.items() if key not in _CALL_MEMBERS}
 
 
-def part_object(kind: str) -> Json:
+def part_object(part_type: str) -> Json:
     """Return an empty part of this type."""
-    if kind == "output_text":
-        return {"type": kind, "annotations": [], "logprobs": [], "text": ""}
-    return {"type": kind, "refusal" if kind == "refusal" else "text": ""}
+    if part_type == "output_text":
+        return {"type": part_type, "annotations": [], "logprobs": [], "text": ""}
+    return {"type": part_type, "refusal" if part_type == "refusal" else "text": ""}
 
 
 def text_logprobs(value: Json) -> list[Json]:

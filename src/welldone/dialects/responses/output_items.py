@@ -27,8 +27,8 @@ def match_items(items: list[OutputItem], listed: list[Json]) -> list[OutputItem 
     """Match the items of a final output to the streamed ones: by id, else by type; None for a new item."""
     unmatched = {item.index: item for item in items}
     by_key = {key: item for item in items for key in _item_keys(item.value)}
-    found = [next((by_key[key] for key in _item_keys(value) if key in by_key), None) for value in listed]
-    matched = [None if item is None else unmatched.pop(item.index, None) for item in found]
+    identified = [next((by_key[key] for key in _item_keys(value) if key in by_key), None) for value in listed]
+    matched = [None if item is None else unmatched.pop(item.index, None) for item in identified]
     by_kind: dict[str, deque[OutputItem]] = {}
     for item in unmatched.values():
         by_kind.setdefault(item.kind, deque()).append(item)
@@ -41,8 +41,8 @@ def match_items(items: list[OutputItem], listed: list[Json]) -> list[OutputItem 
 
 def item_content(value: Json) -> list[object]:
     """Return the stable members and texts of an item, for comparison."""
-    parts = [as_object(part) for name in PART_LISTS for part in as_list(value.get(name))]
-    return [*map(value.get, STABLE_ITEM_MEMBERS), *(part.get("text", part.get("refusal")) for part in parts)]
+    parts = [as_object(entry) for name in PART_LISTS for entry in as_list(value.get(name))]
+    return [*map(value.get, STABLE_ITEM_MEMBERS), *(entry.get("text", entry.get("refusal")) for entry in parts)]
 
 
 def _item_keys(value: Json) -> list[tuple[str, str]]:
@@ -69,35 +69,35 @@ class TextRepairer:
         self.plain_text_part: TextAccumulator | None = None
         """The text that the last event extended, if it did nothing else."""
 
-    def find_part(self, item: OutputItem, value: Json, kind: str) -> TextAccumulator | None:
+    def find_part(self, item: OutputItem, value: Json, part_type: str) -> TextAccumulator | None:
         """Return the part of an event, if it has this type and was started."""
-        part = self.part_at(item, value, kind)
-        if part is not None and part.kind == kind:
-            return part
-        parts = item.parts[PART_TEXTS[kind].part_list]
-        is_last = bool(parts) and parts[-1].kind == kind and parts[-1].is_part_open
+        text_part = self.part_at(item, value, part_type)
+        if text_part is not None and text_part.kind == part_type:
+            return text_part
+        parts = item.parts[PART_TEXTS[part_type].part_list]
+        is_last = bool(parts) and parts[-1].kind == part_type and parts[-1].is_part_open
         return parts[-1] if is_last else None
 
-    def part_at(self, item: OutputItem, value: Json, kind: str) -> TextAccumulator | None:
+    def part_at(self, item: OutputItem, value: Json, part_type: str) -> TextAccumulator | None:
         """Return the part with the index of an event."""
-        name = PART_TEXTS[kind].index_member
+        name = PART_TEXTS[part_type].index_member
         return self._parts.get((item.index, name, index_or_missing(value.get(name))))
 
-    def open_part(self, item: OutputItem, kind: str, value: Json, given: Json) -> TextAccumulator:
-        """Start a part; `given` is the part in the event `value`."""
-        empty = part_object(kind) | self._without_invalid_lists(given) | {"type": kind, PART_TEXTS[kind].member: ""}
-        part = self._emitter.open_part(item, empty, extra_members(value, "part"))
-        self._added_parts[part] = given
-        name = part.spec.index_member
-        self._parts[item.index, name, part.address[name]] = part
+    def open_part(self, item: OutputItem, kind: str, value: Json, added: Json) -> TextAccumulator:
+        """Start a part; `added` is the part in the event `value`."""
+        empty = part_object(kind) | self._without_invalid_lists(added) | {"type": kind, PART_TEXTS[kind].member: ""}
+        text_part = self._emitter.open_part(item, empty, extra_members(value, "part"))
+        self._added_parts[text_part] = added
+        name = text_part.spec.index_member
+        self._parts[item.index, name, text_part.address[name]] = text_part
         if type(index := value.get(name)) is int:
-            self._parts[item.index, name, index] = part
-        return part
+            self._parts[item.index, name, index] = text_part
+        return text_part
 
-    def check_index(self, part: TextAccumulator, value: Json) -> None:
+    def check_index(self, text_part: TextAccumulator, value: Json) -> None:
         """Log an index that is not that of the part."""
-        name = part.spec.index_member
-        self._repair_log.record_if(value.get(name) != part.address[name], "resp-content-index", value)
+        name = text_part.spec.index_member
+        self._repair_log.record_if(value.get(name) != text_part.address[name], "resp-content-index", value)
 
     def add_text(self, accumulator: TextAccumulator, text: str, members: Json) -> None:
         """Extend a text."""
@@ -123,46 +123,48 @@ class TextRepairer:
             return  # its lists pass as they are
         parts = item.parts[part_list]
         place = item.kind, part_list
-        kinds = [kind for kind, spec in PART_TEXTS.items() if (spec.item_type, spec.part_list) == place]
+        kinds = [part_type for part_type, spec in PART_TEXTS.items() if (spec.item_type, spec.part_list) == place]
         listed = upstream if isinstance(upstream, list) else [upstream] if upstream else []
-        named = [{"text": part} if isinstance(part, str) else part for part in listed]
-        found = self._repair_log.read_objects(named, "resp-object-schema")
-        found = [part | {"type": kinds[0]} if kinds and _is_plain_text(part) else part for part in found]
-        fitting = [part for part in found if part.get("type") in kinds]
-        sent = "".join(part.text for part in parts)
-        others = [part for part in found if part.get("type") not in kinds and str(part.get("text") or part) not in sent]
+        named = [{"text": entry} if isinstance(entry, str) else entry for entry in listed]
+        entries = self._repair_log.read_objects(named, "resp-object-schema")
+        entries = [entry | {"type": kinds[0]} if kinds and _is_plain_text(entry) else entry for entry in entries]
+        fitting = [entry for entry in entries if entry.get("type") in kinds]
+        sent = "".join(text_part.text for text_part in parts)
+        others = [
+            entry for entry in entries if entry.get("type") not in kinds and str(entry.get("text") or entry) not in sent
+        ]
         if others:
             self._repair_log.drop("resp-object-schema", others)
         for new_part in fitting[len(parts) :]:
             self._repair_log.record(part_added_rule(new_part["type"]), new_part)
             self.open_part(item, new_part["type"], {}, {})
-        for index, part in enumerate(parts):
-            value = fitting[index] if index < len(fitting) and fitting[index]["type"] == part.kind else {}
-            if part.is_part_open or (part.text and value.get(part.spec.member) != part.text):
+        for index, text_part in enumerate(parts):
+            value = fitting[index] if index < len(fitting) and fitting[index]["type"] == text_part.kind else {}
+            if text_part.is_part_open or (text_part.text and value.get(text_part.spec.member) != text_part.text):
                 self._repair_log.record("resp-done-events", upstream)
-            if part.is_part_open:
-                self.close_part(part, value, {})
+            if text_part.is_part_open:
+                self.close_part(text_part, value, {})
 
-    def close_part(self, part: TextAccumulator, upstream: Json, members: Json) -> None:
+    def close_part(self, text_part: TextAccumulator, upstream: Json, members: Json) -> None:
         """Close a part."""
-        whole = upstream.get(part.spec.member)
-        self._repair_log.record_if(part.is_open or whole != part.text, "resp-done-events", upstream)
-        if part.is_open:
-            self.reconcile_text(part, whole)
-        self._emitter.close_part(part, self._without_invalid_lists(upstream), members)
+        whole = upstream.get(text_part.spec.member)
+        self._repair_log.record_if(text_part.is_open or whole != text_part.text, "resp-done-events", upstream)
+        if text_part.is_open:
+            self.reconcile_text(text_part, whole)
+        self._emitter.close_part(text_part, self._without_invalid_lists(upstream), members)
 
-    def reconcile_text(self, accumulator: TextAccumulator, whole: object, given: object = None) -> None:
+    def reconcile_text(self, accumulator: TextAccumulator, whole: object, added: object = None) -> None:
         """Compare a text with its full value `whole`; send a missing rest as a delta."""
         sent = accumulator.text
         half = self._joiners.pop(accumulator, CharacterJoiner()).close()
-        if given is None:
-            given = self._added_parts.pop(accumulator, {}).get(accumulator.spec.member)
+        if added is None:
+            added = self._added_parts.pop(accumulator, {}).get(accumulator.spec.member)
         if isinstance(whole, dict):  # arguments that are not encoded
             whole = format_json(whole)
         if not isinstance(whole, str) or not whole:
             if sent or not is_empty(whole):
                 self._repair_log.drop("resp-done-events", whole)
-            whole = sent + half or given
+            whole = sent + half or added
         if not isinstance(whole, str) or whole == sent:
             return
         if whole.startswith(sent):
@@ -172,11 +174,11 @@ class TextRepairer:
             self._repair_log.record("resp-delta-equals-done", whole)
             accumulator.pieces = [whole]
 
-    def _without_invalid_lists(self, part: Json) -> Json:
-        wrong = {name for name, types in _LIST_MEMBERS.items() if name in part and not isinstance(part[name], types)}
+    def _without_invalid_lists(self, entry: Json) -> Json:
+        wrong = {name for name, types in _LIST_MEMBERS.items() if name in entry and not isinstance(entry[name], types)}
         if "annotations" in wrong:
-            self._repair_log.drop("resp-object-schema", part["annotations"])
-        return {name: value for name, value in part.items() if name not in wrong}
+            self._repair_log.drop("resp-object-schema", entry["annotations"])
+        return {name: value for name, value in entry.items() if name not in wrong}
 
     def _take_logprobs(self, accumulator: TextAccumulator, members: Json) -> list[Json]:
         """Return the `logprobs` among the members of an event; remove them if they are not a list."""
@@ -190,8 +192,8 @@ class TextRepairer:
         return []
 
 
-def _is_plain_text(part: Json) -> bool:
-    return part.get("type") in (None, "text", "input_text") and isinstance(part.get("text"), str)
+def _is_plain_text(content_part: Json) -> bool:
+    return content_part.get("type") in (None, "text", "input_text") and isinstance(content_part.get("text"), str)
 
 
 def extra_members(value: Json, *names: str) -> Json:
@@ -204,9 +206,9 @@ def index_or_missing(value: object) -> int:
     return value if type(value) is int else -1
 
 
-def part_added_rule(kind: str) -> str:
+def part_added_rule(part_type: str) -> str:
     """Return the rule that a missing part.added event violates."""
-    return "resp-reasoning-parts" if PART_TEXTS[kind].item_type == "reasoning" else "resp-part-added-first"
+    return "resp-reasoning-parts" if PART_TEXTS[part_type].item_type == "reasoning" else "resp-part-added-first"
 
 
 _ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
@@ -236,8 +238,8 @@ class OutputRepairer:
 
     def take_plain_text_part(self) -> TextAccumulator | None:
         """Return the text that the last event extended, if it did nothing else."""
-        part, self._text_repairer.plain_text_part = self._text_repairer.plain_text_part, None
-        return part
+        text_part, self._text_repairer.plain_text_part = self._text_repairer.plain_text_part, None
+        return text_part
 
     def finish_output(self, output: object, status: str) -> None:
         """Reconcile the items with the final output of the server; close open items with `status`."""
@@ -246,8 +248,8 @@ class OutputRepairer:
         pairs = list(zip(self._emitter.items, listed, strict=False))
         is_same = all(item.is_open or item_content(item.value) == item_content(value) for item, value in pairs)
         self._repair_log.record_if(not is_same or len(self._emitter.items) != len(listed), "resp-final-output", output)
-        for value, found in zip(listed, known, strict=True):
-            item = found or self._open_item(value, {})
+        for value, known_item in zip(listed, known, strict=True):
+            item = known_item or self._open_item(value, {})
             if item is None:
                 self._repair_log.drop("resp-final-output", value)
                 continue
@@ -259,22 +261,22 @@ class OutputRepairer:
             sent = {name: item.value[name] for name in fixed if name in item.value}
             item.value = item.completed(value) | sent
         self.close_all(status)
-        parts = [part for item in self._emitter.items for name in PART_LISTS for part in item.parts[name]]
+        parts = [text_part for item in self._emitter.items for name in PART_LISTS for text_part in item.parts[name]]
         texts = [text for text in (*parts, *(item.arguments for item in self._emitter.items)) if text is not None]
-        for (kind, _), deltas in self._unplaced.items():
+        for (text_type, _), deltas in self._unplaced.items():
             late = "".join(deltas)
-            if not any(text.text.endswith(late) for text in texts if text.kind == kind):
+            if not any(text.text.endswith(late) for text in texts if text.kind == text_type):
                 self._repair_log.drop("resp-done-events", late)
 
     def check_whole_output(self, output: object) -> None:
         """Log violations in the items of a non-streamed reply."""
         for item in map(as_object, as_list(output)):
-            kind = item.get("type")
+            item_type = item.get("type")
             is_identified = all(is_nonempty_string(item.get(name)) for name in ("id", *_CALL_IDENTITY, "arguments"))
-            self._repair_log.record_if(kind == "function_call" and not is_identified, "resp-function-ids", item)
-            is_ended = kind not in ("message", "function_call") or item.get("status") in ("completed", "incomplete")
-            self._repair_log.record_if(not is_ended, "resp-item-status", item)
-            is_named = kind not in ("message", "reasoning") or isinstance(item.get("id"), str)
+            self._repair_log.record_if(item_type == "function_call" and not is_identified, "resp-function-ids", item)
+            is_done = item_type not in ("message", "function_call") or item.get("status") in ("completed", "incomplete")
+            self._repair_log.record_if(not is_done, "resp-item-status", item)
+            is_named = item_type not in ("message", "reasoning") or isinstance(item.get("id"), str)
             self._repair_log.record_if(not is_named or not is_schema_item(item), "resp-object-schema", item)
 
     def close_all(self, status: str) -> None:
@@ -285,26 +287,26 @@ class OutputRepairer:
                 self._close_item(item, {}, status)
 
     def _on_item_added(self, value: Json) -> None:
-        given = self._repair_log.read_object(value.get("item"), "resp-object-schema")
-        if self._is_repeated(given, value.get("output_index")):
+        added = self._repair_log.read_object(value.get("item"), "resp-object-schema")
+        if self._is_repeated(added, value.get("output_index")):
             self._repair_log.record("resp-item-added-first", value)
             return
-        item = self._open_item(given, value)
+        item = self._open_item(added, value)
         if item is None:
             return
         record_if = self._repair_log.record_if
-        record_if(not is_schema_item(given), "resp-object-schema", value)
+        record_if(not is_schema_item(added), "resp-object-schema", value)
         record_if(value.get("output_index") != item.index, "resp-output-index", value)
-        is_started = item.kind not in em.ITEMS_WITH_STATUS or given.get("status") == "in_progress"
+        is_started = item.kind not in em.ITEMS_WITH_STATUS or added.get("status") == "in_progress"
         record_if(not is_started, "resp-item-status", value)
-        record_if(item.kind == "function_call" and given.get("arguments") != "", "resp-function-ids", value)
+        record_if(item.kind == "function_call" and added.get("arguments") != "", "resp-function-ids", value)
 
     def _on_item_done(self, value: Json) -> None:
         final = self._repair_log.read_object(value.get("item"), "resp-object-schema")
-        kind = final.get("type")
+        item_type = final.get("type")
         self._repair_log.record_if(not is_schema_item(final), "resp-object-schema", value)
         locators = {"item_id": final.get("id"), "output_index": value.get("output_index")}
-        item = self._find_item(locators, kind if isinstance(kind, str) else None)
+        item = self._find_item(locators, item_type if isinstance(item_type, str) else None)
         if item is None:
             self._repair_log.record("resp-item-added-first", value)
             item = self._open_item(final, {"output_index": value.get("output_index")})
@@ -316,25 +318,25 @@ class OutputRepairer:
             self._repair_log.record("resp-done-events", value)
 
     def _on_part_added(self, value: Json) -> None:
-        given = self._repair_log.read_object(value.get("part"), "resp-object-schema")
-        kind = self._part_type(value, given)
-        self._repair_log.record_if(not has_required_members(given), "resp-object-schema", value)
-        item = self._item_for_part(value, kind)
-        open_part = None if item is None else self._text_repairer.part_at(item, value, kind)
+        added = self._repair_log.read_object(value.get("part"), "resp-object-schema")
+        part_type = self._part_type(value, added)
+        self._repair_log.record_if(not has_required_members(added), "resp-object-schema", value)
+        item = self._item_for_part(value, part_type)
+        open_part = None if item is None else self._text_repairer.part_at(item, value, part_type)
         if item is None or (open_part is not None and open_part.is_part_open):
-            self._repair_log.record(part_added_rule(kind), value)
+            self._repair_log.record(part_added_rule(part_type), value)
         else:
-            part = self._text_repairer.open_part(item, kind, value, given)
-            self._text_repairer.check_index(part, value)
+            text_part = self._text_repairer.open_part(item, part_type, value, added)
+            self._text_repairer.check_index(text_part, value)
 
     def _on_part_done(self, value: Json) -> None:
         final = self._repair_log.read_object(value.get("part"), "resp-object-schema")
         self._repair_log.record_if(not has_required_members(final), "resp-object-schema", value)
-        part = self._text_for_event(value, self._part_type(value, final))
-        if part is None or not part.is_part_open:
+        text_part = self._text_for_event(value, self._part_type(value, final))
+        if text_part is None or not text_part.is_part_open:
             self._repair_log.record("resp-done-events", value)
         else:
-            self._text_repairer.close_part(part, final, extra_members(value, "part"))
+            self._text_repairer.close_part(text_part, final, extra_members(value, "part"))
 
     def _on_text(self, value: Json) -> None:
         text = self._text_for_event(value, em.TEXT_EVENTS[value["type"]])
@@ -355,20 +357,20 @@ class OutputRepairer:
             self._text_repairer.finish_text(text, value)
 
     def _on_annotation(self, value: Json) -> None:
-        part = self._text_for_event(value, "output_text")
-        if part is None or not part.is_part_open:
+        text_part = self._text_for_event(value, "output_text")
+        if text_part is None or not text_part.is_part_open:
             self._repair_log.record("resp-done-events", value)
             return
-        part.value["annotations"].append(value.get("annotation"))
-        self._emitter.emit(value["type"], part.address, extra_members(value))
+        text_part.value["annotations"].append(value.get("annotation"))
+        self._emitter.emit(value["type"], text_part.address, extra_members(value))
 
     def _on_hosted_tool_step(self, value: Json) -> None:
-        kind = em.HOSTED_TOOL_EVENTS[value["type"]]
-        item = self._find_item(value, kind)
+        item_type = em.HOSTED_TOOL_EVENTS[value["type"]]
+        item = self._find_item(value, item_type)
         if item is None or not item.is_open:
             self._repair_log.record("resp-item-added-first" if item is None else "resp-done-events", value)
         else:
-            address = {"output_index": item.index} if kind == _ITEM_WITHOUT_ID else item.address
+            address = {"output_index": item.index} if item_type == _ITEM_WITHOUT_ID else item.address
             self._emitter.emit(value["type"], address, extra_members(value))
 
     HANDLERS: ClassVar[dict[str, Callable[["OutputRepairer", Json], None]]] = {
@@ -385,81 +387,81 @@ class OutputRepairer:
     }
     """Methods that repair and write an event about the output, by event type."""
 
-    def _find_item(self, value: Json, kind: str | None) -> OutputItem | None:
+    def _find_item(self, value: Json, item_type: str | None) -> OutputItem | None:
         """Return the item of an event, if it has this type and was started."""
         id, index = value.get("item_id"), value.get("output_index")
-        found = [self._by_id.get(id) if isinstance(id, str) else None, self._by_index.get(index_or_missing(index))]
-        last = self._last_by_type.get(kind)
+        candidates = [self._by_id.get(id) if isinstance(id, str) else None, self._by_index.get(index_or_missing(index))]
+        last = self._last_by_type.get(item_type)
         if not isinstance(id, str) and type(index) is not int and last is not None and last.is_open:
-            found.append(last)
-        item = next((item for item in found if item is not None and kind in (None, item.kind)), None)
+            candidates.append(last)
+        item = next((item for item in candidates if item is not None and item_type in (None, item.kind)), None)
         self._repair_log.record_if(item is not None and index != item.index, "resp-output-index", value)
-        if item is not None and id != item.id and kind != _ITEM_WITHOUT_ID:
+        if item is not None and id != item.id and item_type != _ITEM_WITHOUT_ID:
             self._repair_log.record("resp-item-id-stable", value)
         return item
 
-    def _is_repeated(self, given: Json, index: object) -> bool:
+    def _is_repeated(self, added: Json, index: object) -> bool:
         """Whether an item was added before. Some servers give several items the same id."""
-        id = given.get("id")
+        id = added.get("id")
         item = self._by_id.get(id) if isinstance(id, str) else None
-        if item is None or item.kind != given.get("type") or item.value.get("call_id") != given.get("call_id"):
+        if item is None or item.kind != added.get("type") or item.value.get("call_id") != added.get("call_id"):
             return False
         return type(index) is not int or self._by_index.get(index) is item
 
-    def _open_item(self, given: Json, value: Json) -> OutputItem | None:
-        """Start an item; `given` is the item in the event `value`. None if it lacks its type or name."""
-        kind = given.get("type")
-        if not isinstance(kind, str) or not kind:
-            self._repair_log.record("resp-item-added-first", given)
+    def _open_item(self, upstream: Json, value: Json) -> OutputItem | None:
+        """Start an item; `upstream` is the item in the event `value`. None if it lacks its type or name."""
+        item_type = upstream.get("type")
+        if not isinstance(item_type, str) or not item_type:
+            self._repair_log.record("resp-item-added-first", upstream)
             return None
-        if kind in em.CLIENT_TOOL_CALLS and not is_nonempty_string(given.get("name")):
-            self._repair_log.record("resp-function-ids", given)
+        if item_type in em.CLIENT_TOOL_CALLS and not is_nonempty_string(upstream.get("name")):
+            self._repair_log.record("resp-function-ids", upstream)
             return None  # output_item.done may have the name
-        id = given.get("id")
+        id = upstream.get("id")
         if not is_nonempty_string(id) or id in self._ids:
-            rule = "resp-function-ids" if kind in em.CLIENT_TOOL_CALLS else "resp-item-id-stable"
-            self._repair_log.record(rule, given)
-            id = f"{_ID_PREFIXES.get(kind, 'item')}_{self._id_stem}_{len(self._emitter.items)}"
+            rule = "resp-function-ids" if item_type in em.CLIENT_TOOL_CALLS else "resp-item-id-stable"
+            self._repair_log.record(rule, upstream)
+            id = f"{_ID_PREFIXES.get(item_type, 'item')}_{self._id_stem}_{len(self._emitter.items)}"
             while id in self._ids:
                 id += "_"
-        item = self._emitter.open_item(self._initial_item(given | {"id": id}), extra_members(value, "item"))
+        item = self._emitter.open_item(self._initial_item(upstream | {"id": id}), extra_members(value, "item"))
         self._ids.add(item.id)
-        self._last_by_type[kind] = self._last_by_type[None] = item
-        for known_id in (item.id, given.get("id")):
+        self._last_by_type[item_type] = self._last_by_type[None] = item
+        for known_id in (item.id, upstream.get("id")):
             if isinstance(known_id, str):
                 self._by_id[known_id] = item
         if type(index := value.get("output_index")) is int:
             self._by_index[index] = item
-        self._added_items[item] = given
+        self._added_items[item] = upstream
         return item
 
     def _initial_item(self, value: Json) -> Json:
         """Empty an item for output_item.added, and add its missing members."""
-        kind = value["type"]
-        if kind in em.CLIENT_TOOL_CALLS and not is_nonempty_string(value.get("call_id")):
+        item_type = value["type"]
+        if item_type in em.CLIENT_TOOL_CALLS and not is_nonempty_string(value.get("call_id")):
             self._repair_log.record("resp-function-ids", value)
             value = value | {"call_id": f"call_{self._id_stem}_{len(self._emitter.items)}"}
-        if kind in em.ITEMS_WITH_STATUS:
+        if item_type in em.ITEMS_WITH_STATUS:
             value = value | {"status": "in_progress"}
-        if kind == "message":
+        if item_type == "message":
             return value | {"role": "assistant", "content": []}
-        if kind == "reasoning":
+        if item_type == "reasoning":
             return value | {"summary": []} | ({"content": []} if "content" in value else {})
-        return value | {em.CALL_TEXTS[kind].member: ""} if kind in em.CALL_TEXTS else value
+        return value | {em.CALL_TEXTS[item_type].member: ""} if item_type in em.CALL_TEXTS else value
 
     def _close_item(self, item: OutputItem, upstream: Json, status: str, members: Json | None = None) -> None:
         """Close an item; `upstream` is its final value. Its own status takes precedence over `status`."""
-        given = self._added_items.pop(item, {})
+        added = self._added_items.pop(item, {})
         is_changed = any(upstream.get(name, item.value.get(name)) != item.value.get(name) for name in _CALL_IDENTITY)
         self._repair_log.record_if(item.kind in em.CLIENT_TOOL_CALLS and is_changed, "resp-function-ids", upstream)
         for name in PART_LISTS:
             listed = upstream.get(name)
-            self._text_repairer.close_parts(item, name, listed if item.parts[name] or listed else given.get(name))
+            self._text_repairer.close_parts(item, name, listed if item.parts[name] or listed else added.get(name))
         arguments = item.arguments
         if arguments is not None and arguments.is_open:
             member = arguments.spec.member
             self._repair_log.record("resp-args-done", upstream)
-            self._text_repairer.reconcile_text(arguments, upstream.get(member), given.get(member))
+            self._text_repairer.reconcile_text(arguments, upstream.get(member), added.get(member))
         status = self._final_status(item, upstream, status)
         if item.kind == "function_call" and arguments is not None and status == "completed":
             text = arguments.text.encode()
@@ -475,39 +477,39 @@ class OutputRepairer:
         self._repair_log.record_if(upstream and (is_required or "status" in item.value), "resp-item-status", upstream)
         return status
 
-    def _part_type(self, value: Json, part: Json) -> str:
+    def _part_type(self, value: Json, content_part: Json) -> str:
         if value["type"].startswith("response.reasoning_summary"):
             return "summary_text"
-        kind = part.get("type")
-        if isinstance(kind, str) and kind in PART_TEXTS and kind != "summary_text":
-            return str(kind)
+        part_type = content_part.get("type")
+        if isinstance(part_type, str) and part_type in PART_TEXTS and part_type != "summary_text":
+            return str(part_type)
         item = self._find_item(value, None)
         return "reasoning_text" if item is not None and item.kind == "reasoning" else "output_text"
 
-    def _item_for_part(self, value: Json, kind: str) -> OutputItem | None:
+    def _item_for_part(self, value: Json, part_type: str) -> OutputItem | None:
         """Return the item of a part, starting it if necessary; None if it is closed."""
-        item_type = PART_TEXTS[kind].item_type
+        item_type = PART_TEXTS[part_type].item_type
         item = self._find_item(value, item_type)
         if item is None:
             self._repair_log.record("resp-item-added-first", value)
             item = self._open_item({"type": item_type, "id": value.get("item_id")}, _locator_members(value))
         return item if item is not None and item.is_open else None
 
-    def _text_for_event(self, value: Json, kind: str) -> TextAccumulator | None:
+    def _text_for_event(self, value: Json, text_type: str) -> TextAccumulator | None:
         """Return the text of an event, starting its part if necessary; None if it is closed."""
-        if kind in em.CALL_TEXTS:
-            item = self._find_item(value, kind)
+        if text_type in em.CALL_TEXTS:
+            item = self._find_item(value, text_type)
             self._repair_log.record_if(item is None, "resp-item-added-first", value)
             return None if item is None or not item.is_open else item.arguments
-        item = self._item_for_part(value, kind)
+        item = self._item_for_part(value, text_type)
         if item is None:
             return None
-        part = self._text_repairer.find_part(item, value, kind)
-        if part is None:
-            self._repair_log.record(part_added_rule(kind), value)
-            part = self._text_repairer.open_part(item, kind, _locator_members(value), {})
-        self._text_repairer.check_index(part, value)
-        return part
+        text_part = self._text_repairer.find_part(item, value, text_type)
+        if text_part is None:
+            self._repair_log.record(part_added_rule(text_type), value)
+            text_part = self._text_repairer.open_part(item, text_type, _locator_members(value), {})
+        self._text_repairer.check_index(text_part, value)
+        return text_part
 
 
 def _locator_members(value: Json) -> Json:

@@ -46,8 +46,8 @@ class ResponsesEvents(ResponsesEmitter, EventSink):
         if item.kind in em.CLIENT_TOOL_CALLS and item.arguments is not None:
             index = self._call_indices[item.arguments] = len(self._call_indices)
             is_custom = item.kind == "custom_tool_call"
-            call = ev.ToolCall(0, index, value["call_id"], value["name"], extra_call_members(value), is_custom)
-            self.events.append(call)
+            event = ev.ToolCall(0, index, value["call_id"], value["name"], extra_call_members(value), is_custom)
+            self.events.append(event)
         return item
 
     def encode_delta(self, accumulator: TextAccumulator, text: str) -> bytes:
@@ -66,9 +66,9 @@ class ResponsesEvents(ResponsesEmitter, EventSink):
             self.events += [] if value is None else [ev.Logprobs(0, value)]
         self.encode_delta(accumulator, text)
 
-    def close_part(self, part: TextAccumulator, value: Json | None = None, others: Json | None = None) -> None:
+    def close_part(self, text_part: TextAccumulator, value: Json | None = None, others: Json | None = None) -> None:
         """End a part, and add the text of those that wait for it."""
-        super().close_part(part, value, others)
+        super().close_part(text_part, value, others)
         while self._waiting and (self._open_part is None or not self._open_part.is_part_open):
             self._open_part = self._waiting.popleft()
             self._add_event(self._open_part, self._open_part.text)
@@ -118,9 +118,9 @@ class ResponsesEvents(ResponsesEmitter, EventSink):
                 self.events.append(ev.Refusal(0, text))
             case "reasoning_text" | "summary_text":
                 self._add_reasoning(accumulator, text)
-            case "function_call" | "custom_tool_call" as kind:
+            case "function_call" | "custom_tool_call" as text_type:
                 index = self._call_indices[accumulator]
-                self.events.append(ev.ToolArguments(0, index, text, {}, kind == "custom_tool_call"))
+                self.events.append(ev.ToolArguments(0, index, text, {}, text_type == "custom_tool_call"))
             case _:
                 pass
 

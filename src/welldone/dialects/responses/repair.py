@@ -90,47 +90,47 @@ class ResponsesRepairer(PassthroughRepairer):
         return scrub_object(value) | ({"delta": text} if isinstance(text, str) else {})
 
     def _repair_event(self, value: Json, name: str) -> bytes:
-        kind = value.get("type")
-        if not isinstance(kind, str):
-            kind = name
+        event_type = value.get("type")
+        if not isinstance(event_type, str):
+            event_type = name
         value = self._scrub_event(value)
         if self.is_done:
             self.repair_log.record("resp-terminal-once", value)
             return b""
-        if kind == "keepalive":
+        if event_type == "keepalive":
             self.repair_log.record_if(not self._emitter.has_started, "resp-keepalive", value)
             if "sequence_number" in value:
                 self._check_sequence_number(value)
             self._emitter.keep_alive(is_event=True)
             return self._emitter.drain()
-        if kind == "error" or has_error(value):  # clients read any event with `error` as a failure
-            return self._on_error_event(value, kind)
-        self.repair_log.record_if(kind != name, "resp-event-name", name)
+        if event_type == "error" or has_error(value):  # clients read any event with `error` as a failure
+            return self._on_error_event(value, event_type)
+        self.repair_log.record_if(event_type != name, "resp-event-name", name)
         self._check_sequence_number(value)
-        out = self._dispatch_response_event(value | {"type": kind}, kind) + self._emitter.drain()
-        part = self._output_repairer.take_plain_text_part()
-        self._send_text = None if part is None else partial(self._emitter.encode_delta, part)
+        out = self._dispatch_response_event(value | {"type": event_type}, event_type) + self._emitter.drain()
+        text_part = self._output_repairer.take_plain_text_part()
+        self._send_text = None if text_part is None else partial(self._emitter.encode_delta, text_part)
         return out
 
-    def _dispatch_response_event(self, value: Json, kind: str) -> bytes:
+    def _dispatch_response_event(self, value: Json, event_type: str) -> bytes:
         """Repair and buffer an event; return the bytes of a failure."""
-        if kind in emitter.TERMINAL_EVENTS:
-            return self._on_response_end(value, kind)
-        if kind in emitter.PROGRESS_EVENTS:
-            self._on_response_progress(value, kind)
-        elif kind in OutputRepairer.HANDLERS:
+        if event_type in emitter.TERMINAL_EVENTS:
+            return self._on_response_end(value, event_type)
+        if event_type in emitter.PROGRESS_EVENTS:
+            self._on_response_progress(value, event_type)
+        elif event_type in OutputRepairer.HANDLERS:
             if not self._emitter.has_started:
-                self.repair_log.record("resp-created-first", kind)
+                self.repair_log.record("resp-created-first", event_type)
                 self._ensure_created({}, {})
-            OutputRepairer.HANDLERS[kind](self._output_repairer, value)
+            OutputRepairer.HANDLERS[event_type](self._output_repairer, value)
         else:
             # An event of another type is not part of the answer, and strict clients raise on it.
-            self._leave_out({} if kind else value)
-            if kind.startswith("response.") and len(self._pending_events) < _PENDING_EVENTS_LIMIT:
+            self._leave_out({} if event_type else value)
+            if event_type.startswith("response.") and len(self._pending_events) < _PENDING_EVENTS_LIMIT:
                 self._pending_events.append(value)  # of a newer API version
         if self._pending_events and self._emitter.has_started:
-            for other in self._pending_events:
-                self._emitter.emit(other["type"], {}, other)
+            for event in self._pending_events:
+                self._emitter.emit(event["type"], {}, event)
             self._pending_events.clear()
         return b""
 
@@ -154,10 +154,10 @@ class ResponsesRepairer(PassthroughRepairer):
             return self._fail_incomplete(f"the server's response is {status}")
         if status is None and _is_output_complete(value.get("output")):
             status = "completed"
-        kind = f"response.{status}"
-        if kind not in emitter.TERMINAL_EVENTS:
+        event_type = f"response.{status}"
+        if event_type not in emitter.TERMINAL_EVENTS:
             return self._fail(incomplete_stream_failure("the server's response has an unknown status"))
-        return self._on_response_end({"response": value}, kind) + self._emitter.drain()
+        return self._on_response_end({"response": value}, event_type) + self._emitter.drain()
 
     def _keep_alive_bytes(self) -> bytes:
         if not self.is_done:
@@ -189,7 +189,7 @@ class ResponsesRepairer(PassthroughRepairer):
         self._end_response("failed", {"error": failure.extra_fields | objects.response_error_object(failure)})
         return self._emitter.drain()
 
-    def _on_error_event(self, value: Json, kind: str) -> bytes:
+    def _on_error_event(self, value: Json, event_type: str) -> bytes:
         """Handle an error event, which `response.failed` should follow, or an error in chat's format."""
         inner = as_object(value.get("error"))  # OpenAI uses both formats
         error = value.get("error") or {key: item for key, item in value.items() if key not in _EVENT_ENVELOPE}
@@ -212,18 +212,18 @@ class ResponsesRepairer(PassthroughRepairer):
             self.repair_log.record("resp-sequence-number", number)
         self._next_sequence_number = (number if type(number) is int else self._next_sequence_number) + 1
 
-    def _on_response_progress(self, value: Json, kind: str) -> None:
+    def _on_response_progress(self, value: Json, event_type: str) -> None:
         response = self.repair_log.read_object(value.get("response"), "resp-object-schema")
         is_first = not self._emitter.has_started
-        self.repair_log.record_if(is_first != (kind == "response.created"), "resp-created-first", kind)
-        self._ensure_created(response, _event_members(value) if kind == "response.created" else {})
+        self.repair_log.record_if(is_first != (event_type == "response.created"), "resp-created-first", event_type)
+        self._ensure_created(response, _event_members(value) if event_type == "response.created" else {})
         self._check_response(response)
         if self._emitter.items:
             self._emitter.keep_alive(is_event=True)  # a progress event would have to repeat all output so far
-        elif kind != "response.created":
-            status = {"status": kind.removeprefix("response.")}
+        elif event_type != "response.created":
+            status = {"status": event_type.removeprefix("response.")}
             self._emitter.response |= _echoed_members(response) | status | self._own_members
-            self._emitter.emit(kind, {"response": self._emitter.response}, _event_members(value))
+            self._emitter.emit(event_type, {"response": self._emitter.response}, _event_members(value))
 
     def _ensure_created(self, response: Json, others: Json) -> None:
         """Write response.created if necessary, with the members of `response`."""
@@ -246,13 +246,13 @@ class ResponsesRepairer(PassthroughRepairer):
         if _is_member_valid("id", response) and response["id"] != self._upstream_id:
             self.repair_log.record("resp-response-id", response["id"])
 
-    def _on_response_end(self, value: Json, kind: str) -> bytes:
+    def _on_response_end(self, value: Json, event_type: str) -> bytes:
         response = self.repair_log.read_object(value.get("response"), "resp-object-schema")
         if not self._emitter.has_started:
-            self.repair_log.record("resp-created-first", kind)
+            self.repair_log.record("resp-created-first", event_type)
             self._ensure_created(response, {})
         self._check_response(response)
-        status = kind.removeprefix("response.")
+        status = event_type.removeprefix("response.")
         own_status = response.get("status")
         self.repair_log.record_if(own_status != status, "resp-terminal-once", own_status)
         if status == "completed" and own_status in ("incomplete", "failed", "cancelled"):

@@ -34,7 +34,7 @@ class ResponsesWriter:
         self._id_stem = envelope.id.removeprefix(objects.ID_PREFIX)
         self._usage_source = usage_source
         self._item: OutputItem | None = None  # open item and part
-        self._part: TextAccumulator | None = None
+        self._current_part: TextAccumulator | None = None
         self._text: TextAccumulator | None = None  # the open part, if it is text and no logprobs are pending
         self._logprobs: list[Json] = []  # of the next text
         # Text with its logprobs that is written after the open call.
@@ -118,8 +118,8 @@ class ResponsesWriter:
 
     def _ensure_created(self) -> None:
         if not self._emitter.has_started:
-            for kind in ("response.created", "response.in_progress"):
-                self._emitter.emit(kind, {"response": self._emitter.response})
+            for event_type in ("response.created", "response.in_progress"):
+                self._emitter.emit(event_type, {"response": self._emitter.response})
 
     def _end_response(self, status: str, changes: Json) -> None:
         usage = self._usage or self._usage_source()
@@ -136,26 +136,26 @@ class ResponsesWriter:
 
     def _write_text(self, event: ev.Text | ev.Reasoning | ev.Refusal, logprobs: list[Json]) -> None:
         if isinstance(event, ev.Text):
-            self._text = part = self._open_part("output_text")
-            part.logprobs += logprobs
-            self._emitter.add_text(part, event.text, {"logprobs": logprobs} if logprobs else None)
+            self._text = text_part = self._open_part("output_text")
+            text_part.logprobs += logprobs
+            self._emitter.add_text(text_part, event.text, {"logprobs": logprobs} if logprobs else None)
         else:
-            kind = "refusal" if isinstance(event, ev.Refusal) else self._dialect.reasoning_part_type
-            self._emitter.add_text(self._open_part(kind), event.text)
+            part_type = "refusal" if isinstance(event, ev.Refusal) else self._dialect.reasoning_part_type
+            self._emitter.add_text(self._open_part(part_type), event.text)
 
-    def _open_part(self, kind: str) -> TextAccumulator:
+    def _open_part(self, part_type: str) -> TextAccumulator:
         """Return the open part if it has this type; else close it and open another."""
-        if self._part is not None:
-            if self._part.kind == kind:
-                return self._part
-            self._close_part(self._part)
-        item_type = em.PART_TEXTS[kind].item_type
+        if self._current_part is not None:
+            if self._current_part.kind == part_type:
+                return self._current_part
+            self._close_part(self._current_part)
+        item_type = em.PART_TEXTS[part_type].item_type
         if self._item is None or self._item.kind != item_type:
             self._close_item("completed")
             id = self._make_item_id("msg" if item_type == "message" else "rs")
             self._item = self._emitter.open_item(objects.text_item(id, item_type))
-        self._part = self._emitter.open_part(self._item, objects.part_object(kind))
-        return self._part
+        self._current_part = self._emitter.open_part(self._item, objects.part_object(part_type))
+        return self._current_part
 
     def _close_all(self, status: str) -> None:
         """Close the open item, then write the queued text and close it too."""
@@ -166,17 +166,17 @@ class ResponsesWriter:
         self._close_item(status)
 
     def _close_item(self, status: str) -> None:
-        if self._part is not None:
-            self._close_part(self._part)
+        if self._current_part is not None:
+            self._close_part(self._current_part)
         if self._item is not None:
             self._emitter.close_item(self._item, status)
             self._item = None
 
-    def _close_part(self, part: TextAccumulator) -> None:
-        if part.kind == "output_text":
-            part.logprobs += self._take_logprobs()  # no further text came
-        self._emitter.close_part(part)
-        self._part = self._text = None
+    def _close_part(self, text_part: TextAccumulator) -> None:
+        if text_part.kind == "output_text":
+            text_part.logprobs += self._take_logprobs()  # no further text came
+        self._emitter.close_part(text_part)
+        self._current_part = self._text = None
 
     def _make_item_id(self, prefix: str) -> str:
         """Derive the id of the next item from that of the stream: the same input gives the same bytes."""
@@ -230,8 +230,8 @@ def _replayed_events(answer: CollectedChoice) -> list[Event]:
     events += [] if answer.logprobs is None else [ev.Logprobs(0, answer.logprobs)]
     events += [ev.Text(0, answer.text)] if answer.text else []
     events += [ev.Refusal(0, answer.refusal)] if answer.refusal else []
-    for number, call in enumerate(answer.tool_calls):
-        events.append(ev.ToolCall(0, number, call.id, call.name, call.extra_fields, call.is_custom))
-        if call.arguments:
-            events.append(ev.ToolArguments(0, number, call.arguments, {}, call.is_custom))
+    for number, tool_call in enumerate(answer.tool_calls):
+        events.append(ev.ToolCall(0, number, tool_call.id, tool_call.name, tool_call.extra_fields, tool_call.is_custom))
+        if tool_call.arguments:
+            events.append(ev.ToolArguments(0, number, tool_call.arguments, {}, tool_call.is_custom))
     return [*events, ev.Finish(0, answer.finish_reason)]
