@@ -29,14 +29,14 @@ _PENDING_LIMIT_BYTES = 4096  # of text that is recorded later, together with oth
 class FastPath:
     """Rewrites the text chunks of one part, and keeps reader, repair and log of the part up to date."""
 
-    def __init__(self, part: StreamPart, *, is_allowed: bool, room: int = 0) -> None:
+    def __init__(self, stream_part: StreamPart, *, is_allowed: bool, room: int = 0) -> None:
         self.rewrite: Callable[[bytes], bytes | None] | None = None
         """Returns the bytes to send for a frame, or None if it needs the slow path. None: no chunk can be rewritten."""
         self.has_framing: bool = False
         """Frames come with transfer framing, from a caller that offers them before it calls `feed`."""
         self.room: int = room
         """Characters that may still be buffered, in a dialect that repeats its texts."""
-        self._part = part
+        self._stream_part = stream_part
         self._framing = NO_FRAMING
         self._is_allowed = is_allowed
         self._attempts = _LEARNING_ATTEMPTS if is_allowed else 0
@@ -67,13 +67,13 @@ class FastPath:
         self.rewrite = None
         done = self._template
         if done is not None and done.frames:
-            self._part.record_fast_path(done.frames, done.bytes, done.last_bytes, self._rule_counts)
+            self._stream_part.record_fast_path(done.frames, done.bytes, done.last_bytes, self._rule_counts)
             if done.counts_characters:
                 self.room -= done.characters
-                self._part.record_fast_text(self._choice, done.characters)
+                self._stream_part.record_fast_text(self._choice, done.characters)
             if done.counts is not None:
-                self._part.record_fast_usage(Usage(*done.counts, {}))
-            delivered = self._part.delivered
+                self._stream_part.record_fast_usage(Usage(*done.counts, {}))
+            delivered = self._stream_part.delivered
             if delivered is not None and done.texts is not None:
                 delivered.pending.append(FastPathText(self._choice, done.texts, done.frames))
                 if len(done.texts) > _PENDING_LIMIT_BYTES:
@@ -91,7 +91,7 @@ class FastPath:
             return None
         if writer is not None and not writer.accepts_text(self._choice):  # it may add what an earlier chunk has left
             return None
-        return self._part.repair_log.counts()
+        return self._stream_part.repair_log.counts()
 
     def enter(
         self,
@@ -123,12 +123,12 @@ class FastPath:
         for event in fields:  # only fields that are sent with the next chunk leave no state
             if not isinstance(event, UnknownFields) or event.location is FieldLocation.DELTA or event.in_own_chunk:
                 return
-        after = self._part.repair_log.counts()
+        after = self._stream_part.repair_log.counts()
         new = {rule: count - before.get(rule, 0) for rule, count in after.items() if count > before.get(rule, 0)}
         if any(rule in new for rule in _RECORDED_ONCE):
             return
         self._attempts -= 1
-        endpoint = self._part.endpoint
+        endpoint = self._stream_part.endpoint
         self._template = learn_chunk(
             split_chunk(data, endpoint),
             writer.split_text(text.index, sent),
@@ -137,10 +137,10 @@ class FastPath:
             allows_usage=True,
         )
         self._rule_counts = new
-        if self._template is not None and self._part.delivered is not None:
+        if self._template is not None and self._stream_part.delivered is not None:
             self._template.texts = bytearray()
         self._choice = text.index
 
     def _is_stateless(self, index: int, writer: DialectWriter) -> bool:
         """Whether plain text of this choice passes unchanged and changes no state."""
-        return writer.accepts_text(index) and self._part.can_use_fast_path(index)
+        return writer.accepts_text(index) and self._stream_part.can_use_fast_path(index)

@@ -87,7 +87,7 @@ class StreamPart:
         self._early_events: list[Event] | None = []  # fields received before the envelope
         self._held_failure: list[Event] = []  # the last events of a stream that may be continued
         filters = (self._reasoning_counter, self._text_tool_calls, self._continuation)
-        self._is_observed = any(one is not None for one in filters)
+        self._is_observed = any(event_filter is not None for event_filter in filters)
         self._is_direct = False  # no filter is active: only reader and repair
 
     def continue_with(self, continuation: Continuation) -> None:
@@ -317,7 +317,7 @@ class StreamPart:
             self._text_tool_calls.observe(events)
         continuation = self._continuation
         if continuation is not None:
-            events = [continued_usage(one, continuation) if isinstance(one, Usage) else one for one in events]
+            events = [continued_usage(event, continuation) if isinstance(event, Usage) else event for event in events]
         return events if self._reasoning_counter is None else self._reasoning_counter.feed(events)
 
     def _flush_stop_filter(self) -> list[Event]:

@@ -136,7 +136,7 @@ class Pipeline(ABC):
     @property
     def is_done(self) -> bool:
         """Whether every part received `[DONE]`, or one failed: nothing relevant can follow."""
-        return self.failure is not None or all(part.state >= PartState.DONE for part in self.parts)
+        return self.failure is not None or all(stream_part.state >= PartState.DONE for stream_part in self.parts)
 
     @property
     def failure(self) -> Failure | None:
@@ -151,22 +151,22 @@ class Pipeline(ABC):
     @property
     def repair_log(self) -> RepairLog:
         """Repairs of all parts."""
-        return join_repair_logs([part.repair_log for part in self.parts])
+        return join_repair_logs([stream_part.repair_log for stream_part in self.parts])
 
     @property
     def result(self) -> RepairResult:
         """What is known of the answer."""
-        invalid_json = sum([part.repairer.invalid_json_count for part in self.parts])
-        invalid_arguments = sum([part.repairer.invalid_arguments_count for part in self.parts])
-        calls = sum([part.text_tool_calls for part in self.parts])
-        converted = sum([part.converted_calls for part in self.parts])
+        invalid_json = sum([stream_part.repairer.invalid_json_count for stream_part in self.parts])
+        invalid_arguments = sum([stream_part.repairer.invalid_arguments_count for stream_part in self.parts])
+        calls = sum([stream_part.text_tool_calls for stream_part in self.parts])
+        converted = sum([stream_part.converted_calls for stream_part in self.parts])
         repairs = self.repair_log.entries()
         return RepairResult(self.usage, self.failure, repairs, invalid_json, invalid_arguments, calls, converted)
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
         """The finish reasons of all choices, after the end."""
-        return tuple([reason for part in self.parts for reason in part.finish_reasons])
+        return tuple([reason for stream_part in self.parts for reason in stream_part.finish_reasons])
 
     @property
     def _is_finished(self) -> bool:
@@ -175,7 +175,7 @@ class Pipeline(ABC):
 
     @property
     def _envelope(self) -> Envelope:
-        received = next((part.envelope for part in self.parts if part.envelope is not None), None)
+        received = next((stream_part.envelope for stream_part in self.parts if stream_part.envelope is not None), None)
         if received is not None and self._model is not None:
             received = msgspec.structs.replace(received, model=self._model)
         if received is not None and self._fingerprint is not None and received.fingerprint == UNKNOWN_BUILD:
@@ -193,7 +193,7 @@ class Pipeline(ABC):
     def retains_output(self) -> bool:
         """Whether the output or the input is buffered, so that its length must be limited."""
         is_buffered = Text in self.dialect.BUFFERED_EVENTS or not self.IS_STREAM
-        return is_buffered or any(part.retains_input for part in self.parts)
+        return is_buffered or any(stream_part.retains_input for stream_part in self.parts)
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -396,7 +396,7 @@ class StreamPipeline(Pipeline):
 
 def _total_usage(parts: list[StreamPart], fan_out: FanOut) -> Usage | None:
     """Usage of the whole request; None if a part has none."""
-    usages = [part.repairer.usage for part in parts]
+    usages = [stream_part.repairer.usage for stream_part in parts]
     if fan_out.is_single:
         return usages[0]
     known = [usage for usage in usages if usage is not None]

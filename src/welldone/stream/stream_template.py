@@ -195,9 +195,9 @@ class TemplatedStream:
     def _recognise(self, frame: bytes) -> _FrameTemplate | None:
         """Return the template that a frame follows, and store its values."""
         for template in self._template.frames.get(self.state, ()):
-            found = template.pattern.fullmatch(frame)
-            if found is not None:
-                values = dict(zip(template.names, found.groups(), strict=True))
+            match = template.pattern.fullmatch(frame)
+            if match is not None:
+                values = dict(zip(template.names, match.groups(), strict=True))
                 return template if self._accepts(template, values) else None
         return None
 
@@ -232,7 +232,7 @@ class TemplatedStream:
         prompt, completion, total = (int(values[name]) for name in _COUNTS)
         floats = [value for name, value in values.items() if name.startswith(b"float")]
         # Floats that are not in their shortest form would change.
-        if not 0 < prompt == total - completion or any(msgspec.json.encode(float(one)) != one for one in floats):
+        if not 0 < prompt == total - completion or any(msgspec.json.encode(float(value)) != value for value in floats):
             return False
         fields = self._template.usage_fields
         self.usage = Usage(prompt, completion, total, msgspec.json.decode(fields % self._values) if fields else {})
@@ -410,7 +410,7 @@ def _example_stream(frames: list[_FrameTemplate], example: _Example) -> tuple[li
     if total in values:
         values[total] = b"%d" % (int(values[prompt]) + int(values[completion]))
     role, text, *rest = [frame.received + sse.FRAME_END for frame in frames]
-    texts = [text % {**values, _TEXT: one} for one in example.texts]
+    texts = [text % {**values, _TEXT: example_text} for example_text in example.texts]
     return [role % values, *texts, *(frame % values for frame in rest)], values | {_TEXT: example.texts[0]}
 
 
