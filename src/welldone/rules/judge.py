@@ -199,26 +199,26 @@ class RootCauses:
 
     def __init__(self, findings: Iterable[LintFinding], frames: int) -> None:
         self._last_frame = (None, frames)
-        self._found: dict[str, set[int | None]] = {}
+        self._frames_by_rule: dict[str, set[int | None]] = {}
         self._roots: dict[str, str] = {}
         for finding in findings:
-            self._found.setdefault(finding.rule, set()).add(finding.frame)
+            self._frames_by_rule.setdefault(finding.rule, set()).add(finding.frame)
 
     def cause_of(self, rule: str, frame: int | None) -> str | None:
         """Return the rule that explains a finding, or None."""
-        for cause, consequences in CONSEQUENCES.items():
-            if cause in self._found and rule in consequences and self._is_in_scope(consequences[rule], cause, frame):
+        for cause, scopes in CONSEQUENCES.items():
+            if cause in self._frames_by_rule and rule in scopes and self._is_in_scope(scopes[rule], cause, frame):
                 return self._root_cause(cause)
         return None
 
     def _root_cause(self, cause: str) -> str:
         # A cause is itself explained if all its findings are.
         if cause not in self._roots:
-            above = [self.cause_of(cause, frame) for frame in self._found[cause]]
+            above = [self.cause_of(cause, frame) for frame in self._frames_by_rule[cause]]
             self._roots[cause] = cause if None in above else above[0] or cause
         return self._roots[cause]
 
     def _is_in_scope(self, scope: CauseScope, cause: str, frame: int | None) -> bool:
         if scope is CauseScope.LAST_FRAME:
             return frame in self._last_frame
-        return scope is CauseScope.ANYWHERE or frame in self._found[cause]
+        return scope is CauseScope.ANYWHERE or frame in self._frames_by_rule[cause]

@@ -116,8 +116,8 @@ class CheckList(list[RuleCheck]):
         @self.rule(rule)
         def _check(view: TraceView) -> Iterator[Violation]:
             for location, value in objects(view):
-                if not is_valid(found := value.get(key, ...)):
-                    yield Violation(location, member(value, key), expected, form_of(found))
+                if not is_valid(actual := value.get(key, ...)):
+                    yield Violation(location, member(value, key), expected, form_of(actual))
 
 
 def member(value: dict[str, Any], key: str) -> object:
@@ -132,12 +132,12 @@ def chunk_objects(view: TraceView) -> Iterator[tuple[StreamMessage, dict[str, An
 
 def choice_objects(view: TraceView) -> Iterator[tuple[ChoiceDelta, dict[str, Any]]]:
     """Objects of a check: the entries of all chunks' `choices`."""
-    return ((part, part.choice) for part in view.choice_deltas)
+    return ((delta, delta.choice) for delta in view.choice_deltas)
 
 
 def delta_objects(view: TraceView) -> Iterator[tuple[ChoiceDelta, dict[str, Any]]]:
     """Objects of a check: the deltas."""
-    return ((part, part.delta) for part in view.choice_deltas)
+    return ((delta, delta.delta) for delta in view.choice_deltas)
 
 
 def is_optional_text(value: object) -> bool:

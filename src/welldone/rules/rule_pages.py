@@ -38,12 +38,12 @@ def read_examples(rule: str, text: str) -> list[RuleExample]:
     return [_example(rule, number, *match.groups()) for number, match in enumerate(_BLOCK.finditer(text), start=1)]
 
 
-def _example(rule: str, number: int, kind: str, outcome: str, options: str, text: str) -> RuleExample:
+def _example(rule: str, number: int, block_kind: str, outcome: str, options: str, text: str) -> RuleExample:
     words, _, request = options.partition("request=")
     body = text.encode()
     if "escaped" in words.split():
         body = _ESCAPE.sub(_unescape, body)
-    trace = read_capture(body) if kind == "http" else Trace(body=body)
+    trace = read_capture(body) if block_kind == "http" else Trace(body=body)
     endpoint = next((word for word in words.split() if word in ALL_ENDPOINTS), RULES[rule].endpoints[0])
     request_body: dict[str, Any] | None = json.loads(request) if request else None
     path = next((word.removeprefix("path=") for word in words.split() if word.startswith("path=")), None)

@@ -91,19 +91,19 @@ def item_mismatches(item: object, path: str, *, has_ids: bool) -> list[str]:
     shape = _members_for(ITEM_MEMBERS, members)
     wrong = mismatches(members, {name: types for name, types in shape.items() if name != "id" or has_ids}, path)
     for part_list in ("content", "summary"):
-        for index, part in enumerate(as_list(members.get(part_list))):
-            wrong += part_mismatches(part, f"{path}{part_list}[{index}].")
+        for index, content_part in enumerate(as_list(members.get(part_list))):
+            wrong += part_mismatches(content_part, f"{path}{part_list}[{index}].")
     return wrong
 
 
-def part_mismatches(part: object, path: str) -> list[str]:
+def part_mismatches(content_part: object, path: str) -> list[str]:
     """List the mismatches in a content part."""
-    return mismatches(part, _members_for(PART_MEMBERS, as_object(part)), path)
+    return mismatches(content_part, _members_for(PART_MEMBERS, as_object(content_part)), path)
 
 
 def _members_for(shapes: Mapping[str, MemberTypes], value: dict[str, Any]) -> MemberTypes:
-    kind = value.get("type")
-    return shapes.get(kind, {}) if isinstance(kind, str) else {}
+    value_type = value.get("type")
+    return shapes.get(value_type, {}) if isinstance(value_type, str) else {}
 
 
 def _has_any_type(value: object, types: str) -> bool:

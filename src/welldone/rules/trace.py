@@ -186,12 +186,12 @@ def inline_body(record: dict[str, Any]) -> bytes | None:
 def timed_reads(record: dict[str, Any]) -> list[tuple[float, int]]:
     """Return time in seconds and size of each read of the body, if the record has them."""
     reads = record.get("pieces")
-    found = []
+    timed = []
     for read in reads if isinstance(reads, list) else ():
         match read:
             case [int() | float() as at_s, int() as size] if 0 <= at_s < _MAX_TIME_S and size > 0:
-                found.append((float(at_s), size))
-    return found
+                timed.append((float(at_s), size))
+    return timed
 
 
 def unreadable_reason(body: bytes) -> str | None:
@@ -215,14 +215,14 @@ def read_trace(record: dict[str, Any], body: bytes) -> Trace:
         body = complete_frames(body)
         if not body:
             return Trace(body=b"", end=None)
-    found = _STATUS.match(str(record.get("status")))
+    status_line = _STATUS.match(str(record.get("status")))
     path = record.get("endpoint")
     return Trace(
         body=body,
         endpoint=endpoint_of_path(str(path)) or "chat",
         path=path if isinstance(path, str) else None,
         request=request if isinstance(request, dict) else None,
-        status=int(found[1]) if found else None,
+        status=int(status_line[1]) if status_line else None,
         headers=_header_pairs(record.get("headers")),
         complete=complete if isinstance(complete, bool) else None,
         end=None if is_abandoned else True,
@@ -244,7 +244,7 @@ def endpoint_of_path(path: str) -> str | None:
 
 def complete_frames(body: bytes) -> bytes:
     """Cut a body after its last complete frame."""
-    return body[: max((found.end() for found in _FRAME_END.finditer(body)), default=0)]
+    return body[: max((frame_end.end() for frame_end in _FRAME_END.finditer(body)), default=0)]
 
 
 def _header_pairs(headers: object) -> tuple[tuple[str, str], ...] | None:

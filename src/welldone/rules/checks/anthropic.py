@@ -148,8 +148,8 @@ def _block_known(view: TraceView) -> Iterator[Violation]:
 def _delta_type(block: AnthropicBlock) -> Iterator[Violation]:
     allowed = anthropic.BLOCK_DELTAS.get(block.type, {})
     for event in block.deltas if allowed else ():
-        key, kind = allowed.get(as_text(event.delta.get("type")), ("", str))
-        if not key or not isinstance(event.delta.get(key), kind):
+        key, member_type = allowed.get(as_text(event.delta.get("type")), ("", str))
+        if not key or not isinstance(event.delta.get(key), member_type):
             yield Violation(event, member(event.json, "delta"), f"{' or '.join(allowed)} with its text")
 
 
@@ -370,7 +370,7 @@ def _whole_content(view: TraceView) -> Iterator[Violation]:
     if not isinstance(view.reply_object.get("content", []), list):
         yield Violation(None, member(view.reply_object, "content"), '"content":[{"type":"text","text":"..."}]')
     for block in anthropic.content_blocks(view.reply_object):
-        kind = block.get("type")
-        members = anthropic.BLOCK_MEMBERS.get(kind, {}) if isinstance(kind, str) and kind else {"type": str}
+        block_type = as_text(block.get("type"))
+        members = anthropic.BLOCK_MEMBERS.get(block_type, {}) if block_type else {"type": str}
         if anthropic.missing_members(block, members):
             yield Violation(None, block, f"a block with {' and '.join(members)}")

@@ -29,8 +29,8 @@ _EXPECTED_DELTA = '"delta":{"content":"<the new text>"}'
 _ROLE = '"delta":{"role":"assistant","content":""}'
 
 
-def _has_role(part: ChoiceDelta) -> bool:
-    return not choices.is_null_or_empty(part.role)
+def _has_role(delta: ChoiceDelta) -> bool:
+    return not choices.is_null_or_empty(delta.role)
 
 
 @CHECKS.each("delta-role-first", lambda view: view.choices)
@@ -41,34 +41,34 @@ def _role_first(choice: ChoiceView) -> Iterator[Violation]:
 
 @CHECKS.each("delta-role-once", lambda view: view.choices)
 def _role_once(choice: ChoiceView) -> Iterator[Violation]:
-    for part in list(filter(_has_role, choice.deltas))[1:]:
-        yield Violation(part, {"delta": part.delta}, "the delta without role")
+    for delta in list(filter(_has_role, choice.deltas))[1:]:
+        yield Violation(delta, {"delta": delta.delta}, "the delta without role")
 
 
 @CHECKS.each("delta-role-absent-later", lambda view: view.choices)
 def _role_absent_later(choice: ChoiceView) -> Iterator[Violation]:
-    for part in choice.deltas[1:]:
-        if "role" in part.delta and not _has_role(part):
-            yield Violation(part, {"delta": part.delta}, "the delta without role", form_of(part.delta["role"]))
+    for delta in choice.deltas[1:]:
+        if "role" in delta.delta and not _has_role(delta):
+            yield Violation(delta, {"delta": delta.delta}, "the delta without role", form_of(delta.delta["role"]))
 
 
 @CHECKS.each("delta-role-assistant", lambda view: view.choice_deltas)
-def _role_assistant(part: ChoiceDelta) -> Iterator[Violation]:
-    if _has_role(part) and part.role != "assistant":
-        yield Violation(part, {"role": part.role}, '"role":"assistant"')
+def _role_assistant(delta: ChoiceDelta) -> Iterator[Violation]:
+    if _has_role(delta) and delta.role != "assistant":
+        yield Violation(delta, {"role": delta.role}, '"role":"assistant"')
 
 
 @CHECKS.each("delta-role-content-empty", lambda view: view.choices)
 def _role_content_empty(choice: ChoiceView) -> Iterator[Violation]:
-    from_role = list(dropwhile(lambda part: not _has_role(part), choice.deltas))
-    first = next((part for part in from_role if part.text or _has_other_output(part)), None)
+    from_role = list(dropwhile(lambda delta: not _has_role(delta), choice.deltas))
+    first = next((delta for delta in from_role if delta.text or _has_other_output(delta)), None)
     starts_with_text = first is not None and not _has_other_output(first)
     if starts_with_text and from_role[0].delta.get("content", ...) != "":
         yield Violation(from_role[0], {"delta": from_role[0].delta}, _ROLE)
 
 
-def _has_other_output(part: ChoiceDelta) -> bool:
-    return bool(part.tool_call_entries or part.reasoning or part.delta.get("refusal"))
+def _has_other_output(delta: ChoiceDelta) -> bool:
+    return bool(delta.tool_call_entries or delta.reasoning or delta.delta.get("refusal"))
 
 
 CHECKS.member("delta-content-string", delta_objects, "content", rule_check.is_optional_text, '"content":"<text>"')
@@ -76,8 +76,8 @@ CHECKS.member("delta-content-string", delta_objects, "content", rule_check.is_op
 
 @CHECKS.each("delta-content-incremental", lambda view: view.choices)
 def _content_incremental(choice: ChoiceView) -> Iterator[Violation]:
-    with_text = [part for part in choice.deltas if part.text]
-    texts = [part.text for part in with_text]
+    with_text = [delta for delta in choice.deltas if delta.text]
+    texts = [delta.text for delta in with_text]
     grows = all(len(new) > len(old) and new.startswith(old) for old, new in pairwise(texts))
     if len(texts) >= MIN_CUMULATIVE_CONTENTS and grows and not _is_repetition(texts[-1][:REPETITION_CHARACTERS]):
         yield Violation(with_text[1], {"content": texts[1]}, f'"content":"{texts[1][len(texts[0]) :][:80]}"')
@@ -89,26 +89,26 @@ def _is_repetition(text: str) -> bool:
 
 
 @CHECKS.each("delta-object-present", lambda view: view.choice_deltas)
-def _object_present(part: ChoiceDelta) -> Iterator[Violation]:
+def _object_present(delta: ChoiceDelta) -> Iterator[Violation]:
     # delta-not-message reports a message in place of the delta.
-    if not isinstance(part.choice.get("delta"), dict) and part.choice.get("message") is None:
-        yield Violation(part, part.choice, '"delta":{}', form_of(part.choice.get("delta", ...)))
+    if not isinstance(delta.choice.get("delta"), dict) and delta.choice.get("message") is None:
+        yield Violation(delta, delta.choice, '"delta":{}', form_of(delta.choice.get("delta", ...)))
 
 
 CHECKS.member("delta-not-message", choice_objects, "message", lambda it: it in (..., None), _EXPECTED_DELTA)
 
 
 @CHECKS.each("delta-final-empty", lambda view: view.choice_deltas)
-def _final_empty(part: ChoiceDelta) -> Iterator[Violation]:
-    if part.finish_reason is not None and part.delta and all(map(choices.is_null_or_empty, part.delta.values())):
-        yield Violation(part, {"delta": part.delta}, '"delta":{}')
+def _final_empty(delta: ChoiceDelta) -> Iterator[Violation]:
+    if delta.finish_reason is not None and delta.delta and all(map(choices.is_null_or_empty, delta.delta.values())):
+        yield Violation(delta, {"delta": delta.delta}, '"delta":{}')
 
 
 @CHECKS.rule("delta-no-noop-flood")
 def _noop_flood(view: TraceView) -> Iterator[Violation]:
     run = 0
-    for chunk, parts in view.deltas_by_chunk:
-        run = run + 1 if parts and all(part.is_noop for part in parts) else 0
+    for chunk, deltas in view.deltas_by_chunk:
+        run = run + 1 if deltas and all(delta.is_noop for delta in deltas) else 0
         if run == NOOPS_LIMIT + 1:
             observed = f"more than {NOOPS_LIMIT} chunks in a row without content"
             yield Violation(chunk, observed, "fewer of them, or comments")
@@ -126,52 +126,52 @@ _EXPECTED_LOGPROBS_ENTRY = '{"token":"Hi","logprob":-0.1,"bytes":[72,105],"top_l
 
 
 @CHECKS.each("ext-reasoning-field", lambda view: view.choice_deltas)
-def _reasoning_field(part: ChoiceDelta) -> Iterator[Violation]:
-    if as_text(part.delta.get("reasoning")):
-        form = "twice" if part.delta.get("reasoning_content") else ANY
-        yield Violation(part, {"delta": part.delta}, '"reasoning_content" in place of "reasoning"', form)
+def _reasoning_field(delta: ChoiceDelta) -> Iterator[Violation]:
+    if as_text(delta.delta.get("reasoning")):
+        form = "twice" if delta.delta.get("reasoning_content") else ANY
+        yield Violation(delta, {"delta": delta.delta}, '"reasoning_content" in place of "reasoning"', form)
 
 
 @CHECKS.each("ext-no-think-tags", lambda view: view.choices)
 def _think_tags(choice: ChoiceView) -> Iterator[Violation]:
-    first = next((part for part in choice.deltas if part.reasoning or part.text), None)
+    first = next((delta for delta in choice.deltas if delta.reasoning or delta.text), None)
     if first is not None and first.reasoning and _THINK.match(choice.text):
-        with_text = next(part for part in choice.deltas if part.text)
+        with_text = next(delta for delta in choice.deltas if delta.text)
         yield Violation(with_text, {"content": choice.text}, "no <think> in content: reasoning has its own field")
 
 
 @CHECKS.each("ext-reasoning-before-content", lambda view: view.choices)
 def _reasoning_before(choice: ChoiceView) -> Iterator[Violation]:
     has_content = False
-    for part in choice.deltas:
-        if has_content and part.reasoning:
-            yield Violation(part, {"delta": part.delta}, "all reasoning before the first content or tool call")
-        has_content = has_content or bool(part.text or part.tool_call_entries)
+    for delta in choice.deltas:
+        if has_content and delta.reasoning:
+            yield Violation(delta, {"delta": delta.delta}, "all reasoning before the first content or tool call")
+        has_content = has_content or bool(delta.text or delta.tool_call_entries)
 
 
 CHECKS.member("ext-refusal", delta_objects, "refusal", rule_check.is_optional_text, '"refusal":"<text>", or null')
 
 
 @CHECKS.each("ext-logprobs-shape", lambda view: view.choice_deltas)
-def _logprobs_shape(part: ChoiceDelta) -> Iterator[Violation]:
-    logprobs = part.choice.get("logprobs")
+def _logprobs_shape(delta: ChoiceDelta) -> Iterator[Violation]:
+    logprobs = delta.choice.get("logprobs")
     lists = [as_object(logprobs).get(key, ...) for key in ("content", "refusal")]
     if logprobs is not None and not all(isinstance(value, list | None) for value in lists):
-        yield Violation(part, {"logprobs": logprobs}, _EXPECTED_LOGPROBS)
+        yield Violation(delta, {"logprobs": logprobs}, _EXPECTED_LOGPROBS)
 
 
-def _logprobs_entries(part: ChoiceDelta) -> list[Any]:
-    logprobs = as_object(part.choice.get("logprobs"))
+def _logprobs_entries(delta: ChoiceDelta) -> list[Any]:
+    logprobs = as_object(delta.choice.get("logprobs"))
     return as_list(logprobs.get("content")) + as_list(logprobs.get("refusal"))
 
 
 @CHECKS.each("ext-logprobs-entry", lambda view: view.choice_deltas)
-def _logprobs_entry(part: ChoiceDelta) -> Iterator[Violation]:
-    for entry in _logprobs_entries(part):
+def _logprobs_entry(delta: ChoiceDelta) -> Iterator[Violation]:
+    for entry in _logprobs_entries(delta):
         tops = as_object(entry).get("top_logprobs")
         if not _is_token_logprob(entry) or not isinstance(tops, list) or not all(map(_is_token_logprob, tops)):
             observed = entry if isinstance(entry, dict) else {"entry": entry}
-            yield Violation(part, observed, _EXPECTED_LOGPROBS_ENTRY)
+            yield Violation(delta, observed, _EXPECTED_LOGPROBS_ENTRY)
 
 
 def _is_token_logprob(value: object) -> bool:
@@ -182,19 +182,19 @@ def _is_token_logprob(value: object) -> bool:
 
 
 @CHECKS.each("ext-logprobs-finite", lambda view: view.choice_deltas)
-def _logprobs_finite(part: ChoiceDelta) -> Iterator[Violation]:
-    numbers = (value for value in _logprob_values(part) if isinstance(value, float))
+def _logprobs_finite(delta: ChoiceDelta) -> Iterator[Violation]:
+    numbers = (value for value in _logprob_values(delta) if isinstance(value, float))
     bad = next((number for number in numbers if not math.isfinite(number)), None)
     if bad is not None:
-        yield Violation(part, {"logprob": bad}, "a finite number; -9999.0 for very unlikely")
+        yield Violation(delta, {"logprob": bad}, "a finite number; -9999.0 for very unlikely")
 
 
-def _logprob_values(part: ChoiceDelta) -> Iterator[object]:
+def _logprob_values(delta: ChoiceDelta) -> Iterator[object]:
     """Yield every log probability, in the format of chat and in that of completions."""
-    for entry in map(as_object, _logprobs_entries(part)):
+    for entry in map(as_object, _logprobs_entries(delta)):
         yield entry.get("logprob")
         yield from (as_object(top).get("logprob") for top in as_list(entry.get("top_logprobs")))
-    logprobs = as_object(part.choice.get("logprobs"))
+    logprobs = as_object(delta.choice.get("logprobs"))
     yield from as_list(logprobs.get("token_logprobs"))
     for tops in as_list(logprobs.get("top_logprobs")):
         yield from as_object(tops).values()
@@ -202,17 +202,17 @@ def _logprob_values(part: ChoiceDelta) -> Iterator[object]:
 
 @CHECKS.each("ext-logprobs-align", lambda view: view.choices)
 def _logprobs_align(choice: ChoiceView) -> Iterator[Violation]:
-    with_text = [part for part in choice.deltas if part.text]
+    with_text = [delta for delta in choice.deltas if delta.text]
     is_text_only = with_text and not any(map(_has_other_output, choice.deltas))
     if is_text_only and all(map(_content_logprobs, with_text)):
-        tokens = b"".join(_token_bytes(entry) for part in choice.deltas for entry in _content_logprobs(part))
+        tokens = b"".join(_token_bytes(entry) for delta in choice.deltas for entry in _content_logprobs(delta))
         if tokens != choice.text.encode("utf-8", "surrogatepass"):
             observed = tokens.decode("utf-8", "replace")
             yield Violation(with_text[0], f"tokens {observed}", f"tokens that join to {choice.text[:150]}")
 
 
-def _content_logprobs(part: ChoiceDelta) -> list[Any]:
-    return as_list(as_object(part.choice.get("logprobs")).get("content"))
+def _content_logprobs(delta: ChoiceDelta) -> list[Any]:
+    return as_list(as_object(delta.choice.get("logprobs")).get("content"))
 
 
 def _token_bytes(entry: object) -> bytes:
@@ -223,54 +223,54 @@ def _token_bytes(entry: object) -> bytes:
     return as_text(as_object(entry).get("token")).encode("utf-8", "surrogatepass")
 
 
-def _unknown_delta_fields(part: ChoiceDelta) -> Iterator[tuple[str, Any]]:
+def _unknown_delta_fields(delta: ChoiceDelta) -> Iterator[tuple[str, Any]]:
     """Yield the members of a delta that the protocol does not define."""
-    return ((key, value) for key, value in part.delta.items() if key not in KNOWN_FIELDS)
+    return ((key, value) for key, value in delta.delta.items() if key not in KNOWN_FIELDS)
 
 
 @CHECKS.each("ext-list-fields-indexed", lambda view: view.choices)
 def _list_fields(choice: ChoiceView) -> Iterator[Violation]:
     seen: set[str] = set()
-    for part in choice.deltas:
-        for key, value in _unknown_delta_fields(part):
+    for delta in choice.deltas:
+        for key, value in _unknown_delta_fields(delta):
             lacks_index = any(isinstance(entry, dict) and not is_int(entry.get("index")) for entry in as_list(value))
             if key in seen and lacks_index:
-                yield Violation(part, {key: value}, "the whole list once, or an index in each entry")
+                yield Violation(delta, {key: value}, "the whole list once, or an index in each entry")
             if not choices.is_null_or_empty(value):
                 seen.add(key)
 
 
 @CHECKS.each("ext-number-fields", lambda view: view.choice_deltas)
-def _number_fields(part: ChoiceDelta) -> Iterator[Violation]:
-    for key, value in _unknown_delta_fields(part):
+def _number_fields(delta: ChoiceDelta) -> Iterator[Violation]:
+    for key, value in _unknown_delta_fields(delta):
         if is_int(value) or isinstance(value, float):
-            yield Violation(part, {key: value}, "a string, or the number outside the delta")
+            yield Violation(delta, {key: value}, "a string, or the number outside the delta")
 
 
 @CHECKS.each("ext-annotations", lambda view: view.choice_deltas)
-def _annotations(part: ChoiceDelta) -> Iterator[Violation]:
-    annotations = part.delta.get("annotations")
+def _annotations(delta: ChoiceDelta) -> Iterator[Violation]:
+    annotations = delta.delta.get("annotations")
     if not isinstance(annotations, list | None):
-        yield Violation(part, {"annotations": annotations}, '"annotations":[...]')
+        yield Violation(delta, {"annotations": annotations}, '"annotations":[...]')
     for entry in as_list(annotations):
         citation = as_object(as_object(entry).get("url_citation"))
         if as_object(entry).get("type") != "url_citation" or not all(key in citation for key in CITATION_MEMBERS):
             expected = f'{{"type":"url_citation","url_citation":{{{", ".join(CITATION_MEMBERS)}}}}}'
-            yield Violation(part, {"annotation": entry}, expected)
+            yield Violation(delta, {"annotation": entry}, expected)
 
 
 @CHECKS.each("ext-audio", lambda view: view.choices)
 def _audio(choice: ChoiceView) -> Iterator[Violation]:
-    parts = [part for part in choice.deltas if part.delta.get("audio") is not None]
-    for part in parts:
-        audio = part.delta["audio"]
+    deltas = [delta for delta in choice.deltas if delta.delta.get("audio") is not None]
+    for delta in deltas:
+        audio = delta.delta["audio"]
         data = audio.get("data", "") if isinstance(audio, dict) else None
         if not isinstance(data, str) or not _BASE64.fullmatch(data):
-            yield Violation(part, {"audio": audio}, '"audio":{"data":"<base64>"}')
-    given = {key for part in parts for key in as_object(part.delta["audio"])}
-    missing = [key for key in AUDIO_MEMBERS if key not in given]
-    if parts and choice.finish_delta and missing:
-        yield Violation(parts[-1], f"audio without {', '.join(missing)}", f"{', '.join(AUDIO_MEMBERS)} over the stream")
+            yield Violation(delta, {"audio": audio}, '"audio":{"data":"<base64>"}')
+    sent = {key for delta in deltas for key in as_object(delta.delta["audio"])}
+    missing = ", ".join(key for key in AUDIO_MEMBERS if key not in sent)
+    if deltas and choice.finish_delta and missing:
+        yield Violation(deltas[-1], f"audio without {missing}", f"{', '.join(AUDIO_MEMBERS)} over the stream")
 
 
 # finish_reason
@@ -279,17 +279,17 @@ FINISH_REASONS = ("stop", "length", "tool_calls", "content_filter", "function_ca
 
 
 def _finished_parts(view: TraceView) -> Iterator[ChoiceDelta]:
-    return (part for part in view.choice_deltas if part.finish_reason is not None)
+    return (delta for delta in view.choice_deltas if delta.finish_reason is not None)
 
 
 def _parts_after_finish(view: TraceView) -> Iterator[ChoiceDelta]:
-    return (part for choice in view.choices for part in choice.after_finish)
+    return (delta for choice in view.choices for delta in choice.after_finish)
 
 
 @CHECKS.each("fin-key-present", lambda view: view.choice_deltas)
-def _key_present(part: ChoiceDelta) -> Iterator[Violation]:
-    if "finish_reason" not in part.choice:
-        yield Violation(part, part.choice, '"finish_reason":null')
+def _key_present(delta: ChoiceDelta) -> Iterator[Violation]:
+    if "finish_reason" not in delta.choice:
+        yield Violation(delta, delta.choice, '"finish_reason":null')
 
 
 CHECKS.member("fin-null-not-empty", choice_objects, "finish_reason", lambda it: it != "", '"finish_reason":null')
@@ -299,15 +299,15 @@ CHECKS.member("fin-null-not-string", choice_objects, "finish_reason", lambda it:
 
 
 @CHECKS.each("fin-closed-enum", _finished_parts)
-def _closed_enum(part: ChoiceDelta) -> Iterator[Violation]:
-    if part.finish_reason not in FINISH_REASONS:
-        yield Violation(part, {"finish_reason": part.finish_reason}, f"one of {', '.join(FINISH_REASONS)}")
+def _closed_enum(delta: ChoiceDelta) -> Iterator[Violation]:
+    if delta.finish_reason not in FINISH_REASONS:
+        yield Violation(delta, {"finish_reason": delta.finish_reason}, f"one of {', '.join(FINISH_REASONS)}")
 
 
 @CHECKS.each("fin-exactly-once", _parts_after_finish)
-def _exactly_once(part: ChoiceDelta) -> Iterator[Violation]:
-    if part.finish_reason is not None:
-        yield Violation(part, {"finish_reason": part.finish_reason}, "one finish chunk for each choice")
+def _exactly_once(delta: ChoiceDelta) -> Iterator[Violation]:
+    if delta.finish_reason is not None:
+        yield Violation(delta, {"finish_reason": delta.finish_reason}, "one finish chunk for each choice")
 
 
 @CHECKS.rule("fin-always-sent")
@@ -318,14 +318,14 @@ def _always_sent(view: TraceView) -> Iterator[Violation]:
 
 
 @CHECKS.each("fin-last-of-choice", _parts_after_finish)
-def _last_of_choice(part: ChoiceDelta) -> Iterator[Violation]:
-    yield Violation(part, part.choice, f"nothing for choice {part.choice_index} after its finish chunk")
+def _last_of_choice(delta: ChoiceDelta) -> Iterator[Violation]:
+    yield Violation(delta, delta.choice, f"nothing for choice {delta.choice_index} after its finish chunk")
 
 
 @CHECKS.each("fin-own-chunk", _finished_parts)
-def _own_chunk(part: ChoiceDelta) -> Iterator[Violation]:
-    if any(not choices.is_null_or_empty(part.delta.get(key)) for key in KNOWN_FIELDS):
-        yield Violation(part, {"delta": part.delta}, '"delta":{} and the finish_reason on a chunk of their own')
+def _own_chunk(delta: ChoiceDelta) -> Iterator[Violation]:
+    if any(not choices.is_null_or_empty(delta.delta.get(key)) for key in KNOWN_FIELDS):
+        yield Violation(delta, {"delta": delta.delta}, '"delta":{} and the finish_reason on a chunk of their own')
 
 
 @CHECKS.rule("fin-tool-calls")
@@ -334,13 +334,13 @@ def _tool_calls(view: TraceView) -> Iterator[Violation]:
         return  # with a named tool OpenAI itself sends "stop"
     for choice in view.choices:
         # Truncated calls do not count: tool-args-json-object reports them.
-        is_called = bool(choice.tool_calls) and all(call.has_valid_arguments for call in choice.tool_calls)
+        is_called = bool(choice.tool_calls) and all(tool_call.has_valid_arguments for tool_call in choice.tool_calls)
         if choice.finish_delta and choice.finish_delta.finish_reason == "stop" and is_called:
             yield Violation(choice.finish_delta, {"finish_reason": "stop"}, '"finish_reason":"tool_calls"')
 
 
 @CHECKS.rule("fin-function-call-legacy", needs=("request",))
 def _function_call(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas if not (view.trace.request or {}).get("functions") else ():
-        if part.finish_reason == "function_call":
-            yield Violation(part, {"finish_reason": "function_call"}, '"finish_reason":"tool_calls"')
+    for delta in view.choice_deltas if not (view.trace.request or {}).get("functions") else ():
+        if delta.finish_reason == "function_call":
+            yield Violation(delta, {"finish_reason": "function_call"}, '"finish_reason":"tool_calls"')

@@ -121,14 +121,14 @@ def _placeholder(view: TraceView) -> Iterator[Violation]:
 @CHECKS.rule("n-index-int")
 @CHECKS.rule("cmpl-index")
 def _choice_index(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        if not _is_choice_index(part.choice.get("index")):
-            yield Violation(part, part.choice, '"index":0', form_of(part.choice.get("index", ...)))
+    for delta in view.choice_deltas:
+        if not _is_choice_index(delta.choice.get("index")):
+            yield Violation(delta, delta.choice, '"index":0', form_of(delta.choice.get("index", ...)))
     if view.trace.request is not None:
         count = _requested_choices(view.trace.request)
         for choice in view.choices[count:]:
-            part, expected = choice.deltas[0], f"no more than {count} choices, as requested"
-            yield Violation(part, part.choice, expected, "too many")
+            delta, expected = choice.deltas[0], f"no more than {count} choices, as requested"
+            yield Violation(delta, delta.choice, expected, "too many")
 
 
 def _is_choice_index(value: object) -> bool:
@@ -155,8 +155,8 @@ def _first_order(view: TraceView) -> Iterator[Violation]:
 
 @CHECKS.rule("n-one-choice-per-chunk")
 def _one_choice(view: TraceView) -> Iterator[Violation]:
-    for chunk, parts in view.deltas_by_chunk:
-        if len(parts) > 1:
+    for chunk, deltas in view.deltas_by_chunk:
+        if len(deltas) > 1:
             yield Violation(chunk, {"choices": chunk.json["choices"]}, "one choice in each chunk")
 
 
@@ -167,16 +167,16 @@ COMPLETIONS_LOGPROBS_MEMBERS = ("tokens", "token_logprobs", "top_logprobs", "tex
 
 
 @CHECKS.each("cmpl-text-string", lambda view: view.choice_deltas)
-def _text_string(part: ChoiceDelta) -> Iterator[Violation]:
+def _text_string(delta: ChoiceDelta) -> Iterator[Violation]:
     # cmpl-no-delta reports a delta in place of the text.
-    if not isinstance(part.choice.get("text"), str) and "delta" not in part.choice:
-        yield Violation(part, part.choice, '"text":""')
+    if not isinstance(delta.choice.get("text"), str) and "delta" not in delta.choice:
+        yield Violation(delta, delta.choice, '"text":""')
 
 
 @CHECKS.each("cmpl-no-delta", lambda view: view.choice_deltas)
-def _no_delta(part: ChoiceDelta) -> Iterator[Violation]:
-    if "delta" in part.choice:
-        yield Violation(part, part.choice, '"text":"<the new text>"')
+def _no_delta(delta: ChoiceDelta) -> Iterator[Violation]:
+    if "delta" in delta.choice:
+        yield Violation(delta, delta.choice, '"text":"<the new text>"')
 
 
 CHECKS.member("cmpl-object", chunk_objects, "object", lambda it: it == "text_completion", '"object":"text_completion"')
@@ -184,24 +184,24 @@ CHECKS.member("cmpl-object", chunk_objects, "object", lambda it: it == "text_com
 
 @CHECKS.rule("cmpl-finish")
 def _completions_finish(view: TraceView) -> Iterator[Violation]:
-    for part in view.choice_deltas:
-        if part.choice.get("finish_reason", ...) not in (None, *COMPLETIONS_FINISH_REASONS):
-            yield Violation(part, part.choice, f"null, then one of {', '.join(COMPLETIONS_FINISH_REASONS)}")
+    for delta in view.choice_deltas:
+        if delta.choice.get("finish_reason", ...) not in (None, *COMPLETIONS_FINISH_REASONS):
+            yield Violation(delta, delta.choice, f"null, then one of {', '.join(COMPLETIONS_FINISH_REASONS)}")
     for choice in view.choices:
-        for part in choice.after_finish:
-            yield Violation(part, part.choice, f"nothing for choice {choice.index} after its finish_reason")
+        for delta in choice.after_finish:
+            yield Violation(delta, delta.choice, f"nothing for choice {choice.index} after its finish_reason")
     for choice in view.unfinished_choices if view.done_messages else ():
         yield Violation(choice.deltas[-1], f"no finish_reason for choice {choice.index}", '"finish_reason":"stop"')
 
 
 @CHECKS.each("cmpl-logprobs", lambda view: view.choice_deltas)
-def _completions_logprobs(part: ChoiceDelta) -> Iterator[Violation]:
-    logprobs = part.choice.get("logprobs")
+def _completions_logprobs(delta: ChoiceDelta) -> Iterator[Violation]:
+    logprobs = delta.choice.get("logprobs")
     lists = [as_object(logprobs).get(key) for key in COMPLETIONS_LOGPROBS_MEMBERS]
     lengths = {len(values) if isinstance(values, list) else -1 for values in lists}
     if logprobs is not None and (len(lengths) != 1 or -1 in lengths):
         expected = f"null, or {', '.join(COMPLETIONS_LOGPROBS_MEMBERS)} as lists of one length"
-        yield Violation(part, {"logprobs": logprobs}, expected)
+        yield Violation(delta, {"logprobs": logprobs}, expected)
 
 
 @CHECKS.rule("cmpl-usage-chunk", needs=("request", "end"))
@@ -280,17 +280,17 @@ def _whole_tool_calls(message: dict[str, Any]) -> Iterator[Violation]:
     calls = message.get("tool_calls")
     if not isinstance(calls, list | None):
         yield Violation(None, {"tool_calls": calls}, '"tool_calls":[...]')
-    for call in as_list(calls):
-        if not _is_whole_tool_call(as_object(call)):
+    for tool_call in as_list(calls):
+        if not _is_whole_tool_call(as_object(tool_call)):
             expected = '{"id":"call_...","type":"function","function":{"name":"...","arguments":"{...}"}}'
-            yield Violation(None, {"tool_call": call}, expected)
+            yield Violation(None, {"tool_call": tool_call}, expected)
 
 
-def _is_whole_tool_call(call: dict[str, Any]) -> bool:
-    kind = call_type(call)
-    function = as_object(call.get(kind))
-    is_typed = call.get("type") == kind and isinstance(function.get(ARGUMENTS_MEMBER[kind]), str)
-    return _is_id(call.get("id")) and _is_id(function.get("name")) and is_typed and "index" not in call
+def _is_whole_tool_call(tool_call: dict[str, Any]) -> bool:
+    tool_type = call_type(tool_call)
+    function = as_object(tool_call.get(tool_type))
+    is_typed = tool_call.get("type") == tool_type and isinstance(function.get(ARGUMENTS_MEMBER[tool_type]), str)
+    return _is_id(tool_call.get("id")) and _is_id(function.get("name")) and is_typed and "index" not in tool_call
 
 
 @CHECKS.rule("ns-error-status", ReplyKind.WHOLE, needs=("status",))
@@ -347,14 +347,14 @@ def misshapen_usage_chunks(view: TraceView) -> Iterator[Violation]:
     """Report usage chunks, after all choices have ended, whose `choices` is not []."""
     started: set[int] = set()
     ended: set[int] = set()  # a subset of the started choices
-    for chunk, parts in view.deltas_by_chunk:
+    for chunk, deltas in view.deltas_by_chunk:
         is_over = bool(ended) and len(started) == len(ended)
         is_misshapen = has_usage(chunk) and not is_usage_chunk(chunk)
-        if is_over and is_misshapen and all(part.is_noop for part in parts):
+        if is_over and is_misshapen and all(delta.is_noop for delta in deltas):
             form = form_of(chunk.json.get("choices", ...))
             yield Violation(chunk, _usage_fragment(chunk), '"choices":[]', form)
-        started.update(part.choice_index for part in parts)
-        ended.update(part.choice_index for part in parts if part.finish_reason is not None)
+        started.update(delta.choice_index for delta in deltas)
+        ended.update(delta.choice_index for delta in deltas if delta.finish_reason is not None)
 
 
 def _usage_fragment(chunk: StreamMessage) -> object:
@@ -378,9 +378,9 @@ def _null_elsewhere(view: TraceView) -> Iterator[Violation]:
     for chunk in view.chunks:
         if has_usage(chunk) and not is_without_choices(chunk) and chunk.frame_number not in misshapen:
             yield Violation(chunk, {"usage": chunk.json["usage"]}, '"usage":null')
-    for part in view.choice_deltas if not any(map(has_usage, view.chunks)) else ():
-        if usage := as_object(part.choice.get("usage")):
-            yield Violation(part, {"choices": [{"usage": usage}]}, _EXPECTED_USAGE_CHUNK, "in a choice")
+    for delta in view.choice_deltas if not any(map(has_usage, view.chunks)) else ():
+        if usage := as_object(delta.choice.get("usage")):
+            yield Violation(delta, {"choices": [{"usage": usage}]}, _EXPECTED_USAGE_CHUNK, "in a choice")
 
 
 @CHECKS.rule("use-not-zero")

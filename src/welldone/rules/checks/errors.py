@@ -96,7 +96,7 @@ def _not_content(choice: ChoiceView) -> Iterator[Violation]:
 
 @CHECKS.each("err-not-silent", lambda view: view.unfinished_choices, needs=("end",))
 def _not_silent(choice: ChoiceView) -> Iterator[Violation]:
-    if any(part.delta or part.text for part in choice.deltas):
+    if any(delta.delta or delta.text for delta in choice.deltas):
         observed = f"choice {choice.index} ends without a finish_reason and without an error"
         yield Violation(choice.deltas[-1], observed, f"a finish_reason, or {_ERROR_EVENT}")
 
@@ -107,9 +107,9 @@ def _not_with_choices(view: TraceView) -> Iterator[Violation]:
     for message in view.error_events:
         if "choices" in message.json:
             yield Violation(message, message.value.source, expected)
-    for part in view.choice_deltas:
-        if has_error_content(part.choice):
-            yield Violation(part, {"choices": [{"error": part.choice["error"]}]}, expected)
+    for delta in view.choice_deltas:
+        if has_error_content(delta.choice):
+            yield Violation(delta, {"choices": [{"error": delta.choice["error"]}]}, expected)
 
 
 @CHECKS.each("err-event-name", lambda view: view.all_errors)

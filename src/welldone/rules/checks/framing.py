@@ -32,7 +32,9 @@ def _valid_utf8(view: TraceView) -> Iterator[Violation]:
 
 @CHECKS.rule("enc-no-replacement-char", *STREAM_KINDS)
 def _replacement_char(view: TraceView) -> Iterator[Violation]:
-    chunk_texts = ((chunk, (text for part in parts for text in part.all_text)) for chunk, parts in view.deltas_by_chunk)
+    chunk_texts = (
+        (chunk, (text for delta in deltas for text in delta.all_text)) for chunk, deltas in view.deltas_by_chunk
+    )
     event_texts = ((event, _strings(event.json.get("delta"))) for event in view.events)
     elements = view.chunks if view.is_gemini else []
     element_texts = ((element, _strings(element.json.get("candidates"))) for element in elements)
@@ -66,9 +68,10 @@ def _strings(value: object) -> Iterator[str]:
 
 @CHECKS.rule("enc-strict-json", *STREAM_KINDS, ReplyKind.WHOLE)
 def _strict_json(view: TraceView) -> Iterator[Violation]:
-    is_broken = view.first_value.kind is MessageKind.INVALID_JSON and view.reply_kind is ReplyKind.ARRAY
     # gem-no-early-eof reports an array without its end.
-    if is_broken and view.is_array_closed and not any(one.kind is MessageKind.INVALID_JSON for one in view.messages):
+    is_closed_array = view.reply_kind is ReplyKind.ARRAY and view.is_array_closed
+    is_broken = is_closed_array and view.first_value.kind is MessageKind.INVALID_JSON
+    if is_broken and not any(message.kind is MessageKind.INVALID_JSON for message in view.messages):
         yield Violation(None, view.body_text[-_TAIL_CHARACTERS:], "one JSON array, with a comma after each element")
     if view.reply_kind is ReplyKind.WHOLE and (
         view.first_value.kind is MessageKind.INVALID_JSON or not view.first_value.is_strict
@@ -78,9 +81,9 @@ def _strict_json(view: TraceView) -> Iterator[Violation]:
         if message.kind is MessageKind.INVALID_JSON:
             yield Violation(message, *_describe_invalid_json(message.value.source, "one JSON object"))
         elif not message.value.is_strict:
-            found = _NON_FINITE.search(message.value.source)
-            observed = found[0] if found else message.value.source
-            yield Violation(message, observed, "null or a number such as -9999.0", "not finite" if found else ANY)
+            match = _NON_FINITE.search(message.value.source)
+            observed = match[0] if match else message.value.source
+            yield Violation(message, observed, "null or a number such as -9999.0", "not finite" if match else ANY)
 
 
 def _describe_invalid_json(source: str, expected: str) -> tuple[str, str]:
@@ -116,9 +119,9 @@ def _escape_line_breaks(message: StreamMessage) -> Iterator[Violation]:
     source = message.value.source
     if message.value.has_controls:
         yield Violation(message, source, "\\n, \\t or \\u00XX for the control character")
-    elif message.value.kind is None and (found := _LINE_BREAKS.search(source)):
-        around = source[max(0, found.start() - 60) : found.end() + 60]
-        yield Violation(message, around, f"\\u{ord(found[0]):04x} for the line separator")
+    elif message.value.kind is None and (match := _LINE_BREAKS.search(source)):
+        around = source[max(0, match.start() - 60) : match.end() + 60]
+        yield Violation(message, around, f"\\u{ord(match[0]):04x} for the line separator")
 
 
 # End of the stream

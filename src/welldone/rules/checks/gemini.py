@@ -91,7 +91,7 @@ def _element(view: TraceView) -> Iterator[Violation]:
 @CHECKS.each("gem-candidates", _elements, *_ANSWERS)
 def _candidates_list(element: GeminiElement) -> Iterator[Violation]:
     candidates = element.json.get("candidates")
-    if not isinstance(candidates, list | None) or not all(isinstance(one, dict) for one in as_list(candidates)):
+    if not isinstance(candidates, list | None) or not all(isinstance(entry, dict) for entry in as_list(candidates)):
         yield Violation(element.location, {"candidates": candidates}, f'"candidates":[{{{_EXPECTED_CONTENT}}}]')
 
 
@@ -137,11 +137,11 @@ def _role(candidate: GeminiCandidate) -> Iterator[Violation]:
 
 @CHECKS.each("gem-parts", _candidates, *_ANSWERS)
 def _parts(candidate: GeminiCandidate) -> Iterator[Violation]:
-    for part in as_list(candidate.content.get("parts")):
-        if not isinstance(part, dict) or all(value is None for value in part.values()):
-            yield Violation(candidate.location, {"part": part}, '{"text":"..."}, or another part with its data')
-        elif not isinstance(part.get("text"), str | None):
-            yield Violation(candidate.location, {"text": part["text"]}, '"text":"..."')
+    for content_part in as_list(candidate.content.get("parts")):
+        if not isinstance(content_part, dict) or all(value is None for value in content_part.values()):
+            yield Violation(candidate.location, {"part": content_part}, '{"text":"..."}, or another part with its data')
+        elif not isinstance(content_part.get("text"), str | None):
+            yield Violation(candidate.location, {"text": content_part["text"]}, '"text":"..."')
 
 
 @CHECKS.rule("gem-thoughts", *_ANSWERS)
@@ -150,19 +150,19 @@ def _thoughts(view: TraceView) -> Iterator[Violation]:
         view, "generationConfig", "thinkingConfig", "includeThoughts"
     )
     for candidate in _candidates(view):
-        for part in candidate.parts:
-            thought = part.get("thought")
+        for content_part in candidate.parts:
+            thought = content_part.get("thought")
             if not isinstance(thought, bool | None):
                 yield Violation(candidate.location, {"thought": thought}, '"thought":true')
             elif thought and is_unwanted:
                 expected = "no thoughts: the request has no includeThoughts"
-                yield Violation(candidate.location, part, expected, ACCEPTED)
+                yield Violation(candidate.location, content_part, expected, ACCEPTED)
 
 
 @CHECKS.each("gem-signature", _candidates, *_ANSWERS)
 def _signature(candidate: GeminiCandidate) -> Iterator[Violation]:
-    for part in candidate.parts:
-        signature = part.get("thoughtSignature") or ""
+    for content_part in candidate.parts:
+        signature = content_part.get("thoughtSignature") or ""
         if not isinstance(signature, str) or not _BASE64.fullmatch(signature):
             yield Violation(candidate.location, {"thoughtSignature": signature}, '"thoughtSignature":"<base64>"')
 
@@ -173,27 +173,27 @@ def _signature(candidate: GeminiCandidate) -> Iterator[Violation]:
 @CHECKS.rule("gem-call", *_ANSWERS)
 def _call(view: TraceView) -> Iterator[Violation]:
     for candidate in _candidates(view):
-        for part in candidate.parts:
-            if not isinstance(part.get("functionCall"), dict | None):
-                yield Violation(candidate.location, {"functionCall": part["functionCall"]}, '"functionCall":{...}')
+        for content_part in candidate.parts:
+            if not isinstance(content_part.get("functionCall"), dict | None):
+                yield Violation(candidate.location, member(content_part, "functionCall"), '"functionCall":{...}')
     for group in view.gemini_reply.by_index.values():
-        calls = [(candidate, call) for candidate in group for call in candidate.calls]
-        if any(call.keys() & _STREAMED_CALL for _, call in calls):
+        calls = [(candidate, function_call) for candidate in group for function_call in candidate.calls]
+        if any(function_call.keys() & _STREAMED_CALL for _, function_call in calls):
             continue
-        for candidate, call in calls:
-            name, args = call.get("name"), call.get("args")
+        for candidate, function_call in calls:
+            name, args = function_call.get("name"), function_call.get("args")
             if not isinstance(name, str) or not name or not isinstance(args, dict | None):
                 expected = '"functionCall":{"name":"...","args":{...}}'
-                yield Violation(candidate.location, {"functionCall": call}, expected)
+                yield Violation(candidate.location, {"functionCall": function_call}, expected)
 
 
 @CHECKS.each("gem-call-ids", lambda view: view.gemini_reply.by_index.values(), *_ANSWERS)
 def _call_ids(group: list[GeminiCandidate]) -> Iterator[Violation]:
     seen: set[str] = set()
     for candidate in group:
-        for call in candidate.calls:
-            id = call.get("id")
-            if id is None or call.keys() & _STREAMED_CALL:
+        for function_call in candidate.calls:
+            id = function_call.get("id")
+            if id is None or function_call.keys() & _STREAMED_CALL:
                 continue
             if not isinstance(id, str) or id == "" or id in seen:
                 # Clients cannot read an id that is not a string.
@@ -373,7 +373,7 @@ def _error_shape(view: TraceView) -> Iterator[Violation]:
 
 @CHECKS.rule("gem-error-status", *ReplyKind)
 def _error_status(view: TraceView) -> Iterator[Violation]:
-    errors: list[tuple[StreamMessage | None, dict[str, Any]]] = [(one, one.json) for one in view.error_events]
+    errors: list[tuple[StreamMessage | None, dict[str, Any]]] = [(event, event.json) for event in view.error_events]
     http_status = view.trace.status if view.reply_kind is ReplyKind.HTTP_ERROR else None
     if _is_failed(view):
         errors.append((None, _error_body(view)))

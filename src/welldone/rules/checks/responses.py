@@ -102,8 +102,8 @@ def _text_deltas(item: ResponsesItem) -> Iterator[Violation]:
             yield Violation(event, {"text": _full_text(event)}, f"{_text_event(text.part_type)}.delta events before it")
     if item.done is not None and item.type in _ITEMS_WITH_PARTS:
         for part_list, texts in item.texts.items():
-            for part in filter(part_text, as_list(item.done.item.get(part_list))[len(texts) :]):
-                yield Violation(item.done, part, "the events that open this part and carry its text before it")
+            for content_part in filter(part_text, as_list(item.done.item.get(part_list))[len(texts) :]):
+                yield Violation(item.done, content_part, "the events that open this part and carry its text before it")
 
 
 def _full_text(event: ResponsesEvent) -> str:
@@ -132,11 +132,11 @@ def _done_events(view: TraceView) -> Iterator[Violation]:
 
 def _missing_done_events(text: StreamedText) -> Iterator[Violation]:
     last = text.text_done or text.part_done or text.first_event
-    kind = text.part_type[:80]
+    part_type = text.part_type[:80]
     if text.text_done is None and text.part_type in responses.TEXT_EVENTS.values():
-        yield Violation(last, f"{kind} without its whole value", f"{_text_event(kind)}.done")
+        yield Violation(last, f"{part_type} without its whole value", f"{_text_event(part_type)}.done")
     if text.part_done is None:
-        yield Violation(last, f"a part of type {kind} that is not closed", f"{_part_event(last)}.done")
+        yield Violation(last, f"a part of type {part_type} that is not closed", f"{_part_event(last)}.done")
     for event in (text.text_done, text.part_done):
         if event is not None and text.text and not _full_text(event):
             yield Violation(event, f"{event.type} without the text", "the whole text that was streamed")

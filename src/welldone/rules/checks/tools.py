@@ -48,8 +48,8 @@ _DECODER = json.JSONDecoder()
 def find_tool_markup(text: str, names: Collection[str]) -> str | None:
     """Any markup of a call in a text, or a JSON call of one of the tools `names`; None if there is none."""
     text = text[:_MAX_SCANNED_CHARS]
-    if found := _TAG.search(text):
-        return text[found.start() :]
+    if tag := _TAG.search(text):
+        return text[tag.start() :]
     fenced = (piece.removeprefix("json") for piece in text.split("```")[1::2])
     return next((piece.strip() for piece in (text, *fenced) if names and _is_json_call(piece, names)), None)
 
@@ -96,11 +96,11 @@ def _is_json_call(text: str, names: Collection[str]) -> bool:
 
 
 def _is_call(value: object, names: Collection[str]) -> bool:
-    call = as_object(value[0] if isinstance(value, list) and value else value)
+    tool_call = as_object(value[0] if isinstance(value, list) and value else value)
     # Llama writes `parameters` for arguments. A model that repeats the tool definition has a schema there.
-    arguments = call.get("arguments", call.get("parameters"))
+    arguments = tool_call.get("arguments", tool_call.get("parameters"))
     is_schema = "properties" in as_object(arguments)
-    return as_text(call.get("name")) in names and arguments is not None and not is_schema
+    return as_text(tool_call.get("name")) in names and arguments is not None and not is_schema
 
 
 TRUNCATING_FINISH_REASONS = ("length", "content_filter")
@@ -112,167 +112,167 @@ CHECKS = CheckList()
 
 
 def _parts(view: TraceView) -> Iterator[ToolCallDelta]:
-    return (part for choice in view.choices for part in choice.tool_call_deltas)
+    return (delta for choice in view.choices for delta in choice.tool_call_deltas)
 
 
 def _first_parts(view: TraceView) -> Iterator[ToolCallDelta]:
-    return (part for part in _parts(view) if part.is_first)
+    return (delta for delta in _parts(view) if delta.is_first)
 
 
 def _later_parts(view: TraceView) -> Iterator[ToolCallDelta]:
-    return (part for part in _parts(view) if not part.is_first)
+    return (delta for delta in _parts(view) if not delta.is_first)
 
 
 @CHECKS.each("tool-index-required", _parts)
-def _index_required(part: ToolCallDelta) -> Iterator[Violation]:
-    if part.entry.get("index") is None:
-        form = form_of(part.entry.get("index", ...))
-        yield Violation(part, part.entry, f'"index":{part.call.number}', form)
+def _index_required(delta: ToolCallDelta) -> Iterator[Violation]:
+    if delta.entry.get("index") is None:
+        form = form_of(delta.entry.get("index", ...))
+        yield Violation(delta, delta.entry, f'"index":{delta.call.number}', form)
 
 
 @CHECKS.each("tool-index-int", _parts)
-def _index_int(part: ToolCallDelta) -> Iterator[Violation]:
-    index = part.entry.get("index")
+def _index_int(delta: ToolCallDelta) -> Iterator[Violation]:
+    index = delta.entry.get("index")
     if index is not None and not choices.is_int(index):
-        yield Violation(part, {"index": index}, f'"index":{part.call.number}', form_of(index))
+        yield Violation(delta, {"index": index}, f'"index":{delta.call.number}', form_of(index))
 
 
 @CHECKS.each("tool-index-distinct", _parts)
-def _index_distinct(part: ToolCallDelta) -> Iterator[Violation]:
-    if part.has_index_clash:
-        yield Violation(part, part.entry, f'"index":{part.call.number}')
+def _index_distinct(delta: ToolCallDelta) -> Iterator[Violation]:
+    if delta.has_index_clash:
+        yield Violation(delta, delta.entry, f'"index":{delta.call.number}')
 
 
 @CHECKS.each("tool-index-contiguous", lambda view: view.choices)
 def _index_contiguous(choice: ChoiceView) -> Iterator[Violation]:
     expected = 0
-    for part in choice.tool_call_deltas:
-        index = part.call.index
-        if index is None or not part.is_first or part.has_index_clash:
+    for delta in choice.tool_call_deltas:
+        index = delta.call.index
+        if index is None or not delta.is_first or delta.has_index_clash:
             continue
         # Report the call that comes too early, not the one that it overtakes.
         if index > expected or index < 0:
-            yield Violation(part, {"index": index}, f'"index":{expected}')
+            yield Violation(delta, {"index": index}, f'"index":{expected}')
         expected = max(expected, index + 1)
 
 
 @CHECKS.each("tool-id-first", _first_parts)
-def _id_first(part: ToolCallDelta) -> Iterator[Violation]:
-    if not part.id:
-        form = form_of(part.entry.get("id", ...))
-        yield Violation(part, part.entry, '"id":"call_..." on the first delta of the call', form)
+def _id_first(delta: ToolCallDelta) -> Iterator[Violation]:
+    if not delta.id:
+        form = form_of(delta.entry.get("id", ...))
+        yield Violation(delta, delta.entry, '"id":"call_..." on the first delta of the call', form)
 
 
 @CHECKS.each("tool-id-once", _later_parts)
-def _id_once(part: ToolCallDelta) -> Iterator[Violation]:
-    if part.id and part.id == part.previous_id:
-        yield Violation(part, part.entry, "no id on later deltas of the call")
+def _id_once(delta: ToolCallDelta) -> Iterator[Violation]:
+    if delta.id and delta.id == delta.previous_id:
+        yield Violation(delta, delta.entry, "no id on later deltas of the call")
 
 
 @CHECKS.each("tool-id-stable", lambda view: view.choices)
 def _id_stable(choice: ChoiceView) -> Iterator[Violation]:
     seen: set[str] = set()
-    for part in choice.tool_call_deltas:
-        if part.is_first and part.id in seen:
-            yield Violation(part, part.entry, "an id of its own for each call")
-        elif not part.is_first and part.id and part.previous_id not in ("", part.id):
-            yield Violation(part, part.entry, f'"id":"{part.previous_id[:80]}", or none')
-        if part.is_first and part.id:
-            seen.add(part.id)
+    for delta in choice.tool_call_deltas:
+        if delta.is_first and delta.id in seen:
+            yield Violation(delta, delta.entry, "an id of its own for each call")
+        elif not delta.is_first and delta.id and delta.previous_id not in ("", delta.id):
+            yield Violation(delta, delta.entry, f'"id":"{delta.previous_id[:80]}", or none')
+        if delta.is_first and delta.id:
+            seen.add(delta.id)
 
 
 @CHECKS.each("tool-type-first", _first_parts)
-def _type_first(part: ToolCallDelta) -> Iterator[Violation]:
-    if str(part.entry.get("type")) not in ARGUMENTS_MEMBER:
-        form = form_of(part.entry.get("type", ...))
-        yield Violation(part, part.entry, f'"type":"{part.call_type}" on the first delta of the call', form)
+def _type_first(delta: ToolCallDelta) -> Iterator[Violation]:
+    if str(delta.entry.get("type")) not in ARGUMENTS_MEMBER:
+        form = form_of(delta.entry.get("type", ...))
+        yield Violation(delta, delta.entry, f'"type":"{delta.call_type}" on the first delta of the call', form)
 
 
 @CHECKS.each("tool-name-whole", _parts)
-def _name_whole(part: ToolCallDelta) -> Iterator[Violation]:
-    if part.is_first and not part.name and part.call_type in part.entry:
-        expected = f'"{part.call_type}":{{"name":"<the whole name>"}} on the first delta of the call'
-        yield Violation(part, part.entry, expected, "missing")
-    elif not part.is_first and part.name and part.call.deltas[0].name not in ("", part.name):
-        yield Violation(part, part.entry, "the whole name on the first delta of the call")
+def _name_whole(delta: ToolCallDelta) -> Iterator[Violation]:
+    if delta.is_first and not delta.name and delta.call_type in delta.entry:
+        expected = f'"{delta.call_type}":{{"name":"<the whole name>"}} on the first delta of the call'
+        yield Violation(delta, delta.entry, expected, "missing")
+    elif not delta.is_first and delta.name and delta.call.deltas[0].name not in ("", delta.name):
+        yield Violation(delta, delta.entry, "the whole name on the first delta of the call")
 
 
 @CHECKS.each("tool-name-once", _later_parts)
-def _name_once(part: ToolCallDelta) -> Iterator[Violation]:
-    if part.name and part.name == part.call.deltas[0].name:
-        yield Violation(part, part.entry, "no name on later deltas of the call")
+def _name_once(delta: ToolCallDelta) -> Iterator[Violation]:
+    if delta.name and delta.name == delta.call.deltas[0].name:
+        yield Violation(delta, delta.entry, "no name on later deltas of the call")
 
 
 @CHECKS.each("tool-later-fields-absent", _later_parts)
-def _later_fields(part: ToolCallDelta) -> Iterator[Violation]:
-    members = {key: part.entry.get(key, ...) for key in ("id", "type")} | {"name": part.function.get("name", ...)}
+def _later_fields(delta: ToolCallDelta) -> Iterator[Violation]:
+    members = {key: delta.entry.get(key, ...) for key in ("id", "type")} | {"name": delta.function.get("name", ...)}
     empty = [key for key, value in members.items() if value in (None, "")]
     if empty:
         # Clients concatenate strings: "" is harmless, null is not.
         form = form_of(None if None in members.values() else "")
-        yield Violation(part, part.entry, f"no {', '.join(empty)} on later deltas of the call", form)
+        yield Violation(delta, delta.entry, f"no {', '.join(empty)} on later deltas of the call", form)
 
 
 @CHECKS.each("tool-args-string", _parts)
-def _args_string(part: ToolCallDelta) -> Iterator[Violation]:
-    if not isinstance(part.arguments, str):
-        member = ARGUMENTS_MEMBER[part.call_type]
-        yield Violation(part, {member: part.arguments}, f'"{member}":"<text>"', form_of(part.arguments))
+def _args_string(delta: ToolCallDelta) -> Iterator[Violation]:
+    if not isinstance(delta.arguments, str):
+        member = ARGUMENTS_MEMBER[delta.call_type]
+        yield Violation(delta, {member: delta.arguments}, f'"{member}":"<text>"', form_of(delta.arguments))
 
 
 def _ended_calls(view: TraceView) -> Iterator[AssembledToolCall]:
     """Yield the function calls of finished choices. The input of custom tools need not be JSON."""
     for choice in view.choices:
         if choice.finish_delta and choice.finish_delta.finish_reason not in TRUNCATING_FINISH_REASONS:
-            yield from (call for call in choice.tool_calls if not call.is_custom)
+            yield from (tool_call for tool_call in choice.tool_calls if not tool_call.is_custom)
 
 
 @CHECKS.each("tool-args-json-object", _ended_calls)
-def _args_json_object(call: AssembledToolCall) -> Iterator[Violation]:
+def _args_json_object(tool_call: AssembledToolCall) -> Iterator[Violation]:
     # tool-args-string and tool-args-first-empty report the other cases.
-    if call.arguments and not _restarts_arguments(call) and not choices.is_json(call.arguments, dict):
+    if tool_call.arguments and not _restarts_arguments(tool_call) and not choices.is_json(tool_call.arguments, dict):
         # JSON of another type is readable, and more often the model's doing than the server's.
-        observed, form = {"arguments": call.arguments}, accepted_if(call.has_valid_arguments)
-        yield Violation(call.deltas[-1], observed, "one JSON object when joined", form)
+        observed, form = {"arguments": tool_call.arguments}, accepted_if(tool_call.has_valid_arguments)
+        yield Violation(tool_call.deltas[-1], observed, "one JSON object when joined", form)
 
 
 @CHECKS.each("tool-args-first-empty", lambda view: view.choices)
 def _args_first_empty(choice: ChoiceView) -> Iterator[Violation]:
-    for call in filter(_restarts_arguments, choice.tool_calls):
-        yield Violation(call.deltas[0], {"arguments": "{}"}, '"arguments":""')
+    for tool_call in filter(_restarts_arguments, choice.tool_calls):
+        yield Violation(tool_call.deltas[0], {"arguments": "{}"}, '"arguments":""')
 
 
-def _restarts_arguments(call: AssembledToolCall) -> bool:
+def _restarts_arguments(tool_call: AssembledToolCall) -> bool:
     """Whether the arguments start again after an initial {}."""
-    texts = [text for part in call.deltas if (text := choices.as_text(part.arguments)).strip()]
-    return not call.is_custom and len(texts) > 1 and texts[0] == "{}" and texts[1].lstrip().startswith("{")
+    texts = [text for delta in tool_call.deltas if (text := choices.as_text(delta.arguments)).strip()]
+    return not tool_call.is_custom and len(texts) > 1 and texts[0] == "{}" and texts[1].lstrip().startswith("{")
 
 
 @CHECKS.each("tool-args-no-arg-call", _ended_calls)
-def _args_no_arg_call(call: AssembledToolCall) -> Iterator[Violation]:
-    if call.arguments == "":
-        yield Violation(call.deltas[-1], call.deltas[-1].entry, '"arguments":"{}"')
+def _args_no_arg_call(tool_call: AssembledToolCall) -> Iterator[Violation]:
+    if tool_call.arguments == "":
+        yield Violation(tool_call.deltas[-1], tool_call.deltas[-1].entry, '"arguments":"{}"')
 
 
 @CHECKS.each("tool-function-present", _parts)
-def _function_present(part: ToolCallDelta) -> Iterator[Violation]:
-    if not isinstance(part.entry.get(part.call_type), dict):
-        expected = f'"{part.call_type}":{{"{ARGUMENTS_MEMBER[part.call_type]}":"..."}}'
-        yield Violation(part, part.entry, expected, form_of(part.entry.get(part.call_type, ...)))
+def _function_present(delta: ToolCallDelta) -> Iterator[Violation]:
+    if not isinstance(delta.entry.get(delta.call_type), dict):
+        expected = f'"{delta.call_type}":{{"{ARGUMENTS_MEMBER[delta.call_type]}":"..."}}'
+        yield Violation(delta, delta.entry, expected, form_of(delta.entry.get(delta.call_type, ...)))
 
 
 @CHECKS.rule("tool-one-at-a-time")
 def _one_at_a_time(view: TraceView) -> Iterator[Violation]:
-    for choice_part in view.choice_deltas:
-        if len(choice_part.tool_call_entries) > 1:
-            yield Violation(choice_part, {"tool_calls": choice_part.tool_call_entries}, "one entry in each delta")
+    for choice_delta in view.choice_deltas:
+        if len(choice_delta.tool_call_entries) > 1:
+            yield Violation(choice_delta, {"tool_calls": choice_delta.tool_call_entries}, "one entry in each delta")
     for choice in view.choices:
-        parts = choice.tool_call_deltas
-        last = max((number for number, part in enumerate(parts) if not part.is_late), default=0)
-        for number, part in enumerate(parts):
+        deltas = choice.tool_call_deltas
+        last = max((number for number, delta in enumerate(deltas) if not delta.is_late), default=0)
+        for number, delta in enumerate(deltas):
             # White space and fields after the last call change no call, and repair can only pass them on.
-            if part.is_late and (number < last or str(part.arguments).strip()):
-                yield Violation(part, part.entry, "all deltas of one call before the next call begins")
+            if delta.is_late and (number < last or str(delta.arguments).strip()):
+                yield Violation(delta, delta.entry, "all deltas of one call before the next call begins")
 
 
 @CHECKS.rule("tool-no-markup-leak", ReplyKind.STREAM, ReplyKind.WHOLE, needs=("request",))
@@ -302,16 +302,16 @@ def _answers(view: TraceView) -> Iterator[tuple[ChoiceDelta | None, str, bool]]:
 
 
 @CHECKS.each("tool-no-content-in-same-delta", lambda view: view.choice_deltas)
-def _no_content_in_same_delta(part: ChoiceDelta) -> Iterator[Violation]:
-    if part.text and part.tool_call_entries:
-        yield Violation(part, {"delta": part.delta}, "the content on a chunk before the tool call")
+def _no_content_in_same_delta(delta: ChoiceDelta) -> Iterator[Violation]:
+    if delta.text and delta.tool_call_entries:
+        yield Violation(delta, {"delta": delta.delta}, "the content on a chunk before the tool call")
 
 
 @CHECKS.each("tool-calls-null", lambda view: view.choice_deltas)
-def _calls_null(part: ChoiceDelta) -> Iterator[Violation]:
-    if "tool_calls" in part.delta and not part.tool_call_entries:
+def _calls_null(delta: ChoiceDelta) -> Iterator[Violation]:
+    if "tool_calls" in delta.delta and not delta.tool_call_entries:
         yield Violation(
-            part, {"tool_calls": part.delta["tool_calls"]}, "no tool_calls key", form_of(part.delta["tool_calls"])
+            delta, {"tool_calls": delta.delta["tool_calls"]}, "no tool_calls key", form_of(delta.delta["tool_calls"])
         )
 
 
@@ -325,6 +325,6 @@ def _finish_follows(choice: ChoiceView) -> Iterator[Violation]:
 @CHECKS.rule("tool-legacy-function-call", needs=("request",))
 def _legacy_function_call(view: TraceView) -> Iterator[Violation]:
     if not (view.trace.request or {}).get("functions"):
-        for part in view.choice_deltas:
-            if part.delta.get("function_call") is not None:
-                yield Violation(part, {"function_call": part.delta["function_call"]}, "tool_calls")
+        for delta in view.choice_deltas:
+            if delta.delta.get("function_call") is not None:
+                yield Violation(delta, {"function_call": delta.delta["function_call"]}, "tool_calls")

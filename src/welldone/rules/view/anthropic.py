@@ -24,7 +24,7 @@ TOOL_USE_BLOCKS = ("tool_use", "server_tool_use", "mcp_tool_use")
 BLOCK_MEMBERS: dict[str, dict[str, type[object]]] = {
     "text": {"text": str},
     "thinking": {"thinking": str, "signature": str},
-    **{call: {"name": str, "input": dict} for call in TOOL_USE_BLOCKS},
+    **{block_type: {"name": str, "input": dict} for block_type in TOOL_USE_BLOCKS},
 }
 """Required members of a block by type; blocks of other types are server-specific."""
 BLOCK_DELTAS: dict[str, dict[str, tuple[str, type[object]]]] = {
@@ -180,4 +180,4 @@ def content_blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 def missing_members(value: dict[str, Any], members: Mapping[str, type[object]]) -> list[str]:
     """List the members that are missing or have another type."""
-    return [name for name, kind in members.items() if not isinstance(value.get(name), kind)]
+    return [name for name, member_type in members.items() if not isinstance(value.get(name), member_type)]

@@ -50,10 +50,10 @@ def lenient_index(value: object) -> int | None:
     return None
 
 
-def is_json(text: str, kind: type[object]) -> bool:
+def is_json(text: str, value_type: type[object]) -> bool:
     """Whether the text is JSON of that type."""
     try:
-        return isinstance(json.loads(text, parse_int=str), kind)
+        return isinstance(json.loads(text, parse_int=str), value_type)
     except (ValueError, RecursionError):
         return False
 
@@ -64,9 +64,9 @@ ARGUMENTS_MEMBER = {"function": "arguments", "custom": "input"}
 
 def call_type(entry: dict[str, Any]) -> str:
     """Return the type of a call; later deltas omit it, and their object identifies it."""
-    kind = entry.get("type")
-    if isinstance(kind, str) and kind in ARGUMENTS_MEMBER:
-        return kind
+    tool_type = entry.get("type")
+    if isinstance(tool_type, str) and tool_type in ARGUMENTS_MEMBER:
+        return tool_type
     return "custom" if isinstance(entry.get("custom"), dict) and not entry.get("function") else "function"
 
 
@@ -115,8 +115,8 @@ class ChoiceDelta(msgspec.Struct, frozen=True):
         """All strings of the delta that reach a user or a tool."""
         texts = [self.text, *(as_text(self.delta.get(key)) for key in ("refusal", *REASONING_FIELDS))]
         for entry in map(as_object, self.tool_call_entries):
-            kind = call_type(entry)
-            texts.append(as_text(as_object(entry.get(kind)).get(ARGUMENTS_MEMBER[kind])))
+            tool_type = call_type(entry)
+            texts.append(as_text(as_object(entry.get(tool_type)).get(ARGUMENTS_MEMBER[tool_type])))
         return texts
 
 
@@ -200,25 +200,25 @@ def _assemble_tool_calls(choice_deltas: list[ChoiceDelta]) -> list[ToolCallDelta
         for entry in map(as_object, choice_delta.tool_call_entries):
             index = lenient_index(entry.get("index"))
             identity, name = as_text(entry.get("id")), as_text(as_object(entry.get(call_type(entry))).get("name"))
-            call = last if index is None else by_index.get(index)
-            has_new_id = call is not None and identity != "" and call.id not in ("", identity)
-            has_new_name = call is not None and index is None and not identity and name != "" and call.name != ""
+            tool_call = last if index is None else by_index.get(index)
+            has_new_id = tool_call is not None and identity != "" and tool_call.id not in ("", identity)
+            has_new_name = tool_call is not None and index is None and not identity and "" not in (name, tool_call.name)
             # A second start without arguments between: the call of the first one, with another id.
-            is_repeated = call is not None and name == call.name and not call.has_arguments
+            is_repeated = tool_call is not None and name == tool_call.name and not tool_call.has_arguments
             clashes = index is not None and has_new_id and name != "" and not is_repeated
-            is_first = call is None or clashes or (index is None and (has_new_id or has_new_name))
-            if call is None or is_first:
-                call = AssembledToolCall(count, index)
+            is_first = tool_call is None or clashes or (index is None and (has_new_id or has_new_name))
+            if tool_call is None or is_first:
+                tool_call = AssembledToolCall(count, index)
                 count += 1
                 if index is not None:
-                    by_index[index] = call
-            previous_id = call.id
-            call.id, call.name = call.id or identity, call.name or name
-            is_late = call.number < count - 1
-            deltas.append(ToolCallDelta(choice_delta, entry, call, is_first, clashes, is_late, previous_id))
-            call.deltas.append(deltas[-1])
-            call.has_arguments |= not is_null_or_empty(deltas[-1].arguments)
-            last = call
+                    by_index[index] = tool_call
+            previous_id = tool_call.id
+            tool_call.id, tool_call.name = tool_call.id or identity, tool_call.name or name
+            is_late = tool_call.number < count - 1
+            deltas.append(ToolCallDelta(choice_delta, entry, tool_call, is_first, clashes, is_late, previous_id))
+            tool_call.deltas.append(deltas[-1])
+            tool_call.has_arguments |= not is_null_or_empty(deltas[-1].arguments)
+            last = tool_call
     return deltas
 
 

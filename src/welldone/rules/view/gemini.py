@@ -73,17 +73,18 @@ class GeminiCandidate(msgspec.Struct, frozen=True):
     @property
     def parts(self) -> list[dict[str, Any]]:
         """The parts that are objects."""
-        return [part for part in as_list(self.content.get("parts")) if isinstance(part, dict)]
+        return [content_part for content_part in as_list(self.content.get("parts")) if isinstance(content_part, dict)]
 
     @property
     def calls(self) -> list[dict[str, Any]]:
         """The function calls that are objects."""
-        return [part["functionCall"] for part in self.parts if isinstance(part.get("functionCall"), dict)]
+        calls = (content_part.get("functionCall") for content_part in self.parts)
+        return [function_call for function_call in calls if isinstance(function_call, dict)]
 
     @property
     def has_content(self) -> bool:
         """Whether it adds anything to the answer. The last element often has an empty text."""
-        return any(value not in (None, "") for part in self.parts for value in part.values())
+        return any(value not in (None, "") for content_part in self.parts for value in content_part.values())
 
 
 class GeminiElement(msgspec.Struct, frozen=True):
@@ -112,13 +113,13 @@ class GeminiReplyView:
         self.by_index: dict[int, list[GeminiCandidate]] = {}
         """The candidates of all elements, grouped by index in order of first appearance."""
         for location, value in elements:
-            found = [
+            candidates = [
                 GeminiCandidate(location, position, candidate)
                 for position, candidate in enumerate(as_list(value.get("candidates")))
                 if isinstance(candidate, dict)
             ]
-            self.elements.append(GeminiElement(location, value, found))
-            for candidate in found:
+            self.elements.append(GeminiElement(location, value, candidates))
+            for candidate in candidates:
                 self.by_index.setdefault(candidate.index, []).append(candidate)
 
     @property
@@ -129,7 +130,7 @@ class GeminiReplyView:
     @property
     def unfinished(self) -> list[list[GeminiCandidate]]:
         """Candidates without a finish reason."""
-        return [group for group in self.by_index.values() if all(one.finish_reason is None for one in group)]
+        return [group for group in self.by_index.values() if all(entry.finish_reason is None for entry in group)]
 
     @property
     def is_blocked(self) -> bool:

@@ -198,9 +198,9 @@ def text_in(item: dict[str, Any], text: StreamedText) -> str:
     return part_text(parts[text.index]) if text.index < len(parts) else ""
 
 
-def part_text(part: object) -> str:
+def part_text(content_part: object) -> str:
     """Return the text of a part, or its refusal."""
-    members = as_object(part)
+    members = as_object(content_part)
     return as_text(members.get("refusal") if members.get("type") == "refusal" else members.get("text"))
 
 
@@ -264,10 +264,10 @@ class ResponsesStreamView:
         if event.type == ITEM_ADDED:
             is_late = by_index is not None and by_index.added is None and by_index.done is None
             return by_index if by_index is not None and is_late else self._open_item(event)
-        found = self._by_id.get(event.item_id) or by_index
-        if found is None and index is None and self.items and self.items[-1].done is None:
+        item = self._by_id.get(event.item_id) or by_index
+        if item is None and index is None and self.items and self.items[-1].done is None:
             return self.items[-1]
-        return found or self._open_item(event)
+        return item or self._open_item(event)
 
     def _open_item(self, event: ResponsesEvent) -> ResponsesItem:
         item = ResponsesItem(event, len(self.items))

@@ -125,8 +125,8 @@ def read_value(text: str, start: int) -> tuple[ParsedValue, int]:
     try:
         value, end = _LENIENT_DECODER.raw_decode(text, start)
     except (ValueError, RecursionError):
-        kind = MessageKind.COMMENT if text.startswith(":", start) else MessageKind.INVALID_JSON
-        return ParsedValue(text[start:], kind), len(text)
+        value_kind = MessageKind.COMMENT if text.startswith(":", start) else MessageKind.INVALID_JSON
+        return ParsedValue(text[start:], value_kind), len(text)
     source = text[start:end]
     if _decodes(_STRICT_DECODER, source):
         return ParsedValue(source, json=value), end
@@ -137,8 +137,8 @@ def read_value(text: str, start: int) -> tuple[ParsedValue, int]:
 
 def skip_space(text: str, start: int) -> int:
     """Return the position of the next character that is not JSON white space."""
-    found = _SPACE.match(text, start)
-    return found.end() if found else start
+    space = _SPACE.match(text, start)
+    return space.end() if space else start
 
 
 def read_values(text: str) -> list[ParsedValue]:

@@ -151,7 +151,7 @@ class TraceView:
 
     def messages_after(self, message: StreamMessage) -> list[StreamMessage]:
         """Return the messages that follow this one."""
-        position = next(index for index, other in enumerate(self.messages) if other is message)
+        position = next(index for index, listed in enumerate(self.messages) if listed is message)
         return self.messages[position + 1 :]
 
     @cached_property
