@@ -42,24 +42,24 @@ RESERVED_FIELDS = (
 """Fields that the probes set themselves: other values would change what is checked."""
 
 
-def parse_endpoint(given: str) -> str:
+def parse_endpoint(name: str) -> str:
     """Validate the name of a dialect.
 
     Raises:
         ValueError: it is unknown.
     """
-    if given not in DIALECTS:
-        raise ValueError(unknown_name("endpoint", given, DIALECTS, f"there are {', '.join(DIALECTS)}"))
-    return given
+    if name not in DIALECTS:
+        raise ValueError(unknown_name("endpoint", name, DIALECTS, f"there are {', '.join(DIALECTS)}"))
+    return name
 
 
-def parse_probe_names(given: Iterable[str], endpoint: str = CHAT.name) -> tuple[str, ...]:
+def parse_probe_names(requested: Iterable[str], endpoint: str = CHAT.name) -> tuple[str, ...]:
     """Validate names of an endpoint's probes or groups.
 
     Raises:
         ValueError: a name is unknown.
     """
-    words = _as_names(given)
+    words = _as_names(requested)
     names = [probe.name for probe in PROBES_BY_DIALECT[endpoint]]
     groups = {name.partition("-")[0] for name in names}
     for word in words:
@@ -70,28 +70,28 @@ def parse_probe_names(given: Iterable[str], endpoint: str = CHAT.name) -> tuple[
     return words
 
 
-def parse_rule_ids(given: Iterable[str]) -> tuple[str, ...]:
+def parse_rule_ids(rule_ids: Iterable[str]) -> tuple[str, ...]:
     """Validate rule ids.
 
     Raises:
         ValueError: an id is unknown.
     """
-    words = _as_names(given)
+    words = _as_names(rule_ids)
     for rule in words:
         if rule not in RULES:
             raise ValueError(unknown_rule(rule, RULES))
     return words
 
 
-def parse_profile(given: str | None) -> str | None:
+def parse_profile(name: str | None) -> str | None:
     """Validate the name of a client.
 
     Raises:
         ValueError: it is unknown.
     """
-    if given is not None and given not in PROFILES:
-        raise ValueError(unknown_name("profile", given, PROFILES, f"there are {', '.join(PROFILES)}"))
-    return given
+    if name is not None and name not in PROFILES:
+        raise ValueError(unknown_name("profile", name, PROFILES, f"there are {', '.join(PROFILES)}"))
+    return name
 
 
 def parse_extra_members(extra: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -106,10 +106,10 @@ def parse_extra_members(extra: Mapping[str, Any]) -> Mapping[str, Any]:
     return extra
 
 
-def _as_names(given: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(given, str):  # it would be iterated letter by letter
-        raise ValueError(f"{given!r} should be a list of names")  # noqa: TRY004 - all errors here are ValueErrors
-    return tuple(given)
+def _as_names(names: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(names, str):  # it would be iterated letter by letter
+        raise ValueError(f"{names!r} should be a list of names")  # noqa: TRY004 - all errors here are ValueErrors
+    return tuple(names)
 
 
 IN_PROCESS_URL = "http://localhost/v1"

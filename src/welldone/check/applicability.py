@@ -54,15 +54,15 @@ def _has_chunk_field(name: str) -> Callable[[TraceView], bool]:
 
 
 def _has_error_with_choices(view: TraceView) -> object:
-    return view.all_errors or any(has_error_content(part.choice) for part in view.choice_deltas)
+    return view.all_errors or any(has_error_content(delta.choice) for delta in view.choice_deltas)
 
 
 def _has_delta_field(name: str) -> Callable[[TraceView], bool]:
-    return lambda view: any(name in part.delta for part in view.choice_deltas)
+    return lambda view: any(name in delta.delta for delta in view.choice_deltas)
 
 
 def _has_tool_call_continuation(view: TraceView) -> bool:
-    return any(len(call.deltas) > 1 for choice in view.choices for call in choice.tool_calls)
+    return any(len(tool_call.deltas) > 1 for choice in view.choices for tool_call in choice.tool_calls)
 
 
 def _has_parallel_tool_calls(view: TraceView) -> bool:
@@ -81,11 +81,11 @@ def _has_tool_call_or_markup(view: TraceView) -> object:
 
 def _has_legacy_function_call(view: TraceView) -> bool:
     deltas = view.choice_deltas
-    return any("function_call" in part.delta or part.finish_reason == "function_call" for part in deltas)
+    return any("function_call" in delta.delta or delta.finish_reason == "function_call" for delta in deltas)
 
 
 def _has_reasoning(view: TraceView) -> bool:
-    return any(part.delta.get(name) for part in view.choice_deltas for name in REASONING_FIELDS)
+    return any(delta.delta.get(name) for delta in view.choice_deltas for name in REASONING_FIELDS)
 
 
 def _has_non_ascii_text(view: TraceView) -> bool:
@@ -103,7 +103,7 @@ def _has_function_call(view: TraceView) -> bool:
 
 
 def _has_part(is_met: Callable[[StreamedText], bool]) -> Callable[[TraceView], bool]:
-    return lambda view: any(is_met(part) for _, part in view.responses_stream.part_events)
+    return lambda view: any(is_met(text) for _, text in view.responses_stream.part_events)
 
 
 def _has_keepalive_event(view: TraceView) -> bool:
@@ -141,8 +141,12 @@ def _has_ping(view: TraceView) -> bool:
     return _has_comment(view) or any(event.type == anthropic.PING_EVENT for event in view.anthropic_stream.all_events)
 
 
+def _gemini_parts(view: TraceView) -> list[dict[str, Any]]:
+    return [content_part for candidate in view.gemini_reply.candidates for content_part in candidate.parts]
+
+
 def _has_gemini_part(member: str) -> Callable[[TraceView], bool]:
-    return lambda view: any(part.get(member) is not None for one in view.gemini_reply.candidates for part in one.parts)
+    return lambda view: any(content_part.get(member) is not None for content_part in _gemini_parts(view))
 
 
 def _has_gemini_usage(view: TraceView) -> bool:
@@ -203,7 +207,7 @@ CONDITIONS = (
     Condition("cmpl", reason="the completions endpoint sent no answer"),
     Condition(
         _LOGPROBS_RULES,
-        lambda view: any(part.choice.get("logprobs") is not None for part in view.choice_deltas),
+        lambda view: any(delta.choice.get("logprobs") is not None for delta in view.choice_deltas),
         "no reply had logprobs",
     ),
     Condition(_REASONING_RULES, _has_reasoning, _NO_REASONING),
@@ -216,8 +220,8 @@ CONDITIONS = (
     # ---- /v1/responses
     Condition(_ITEM_RULES, lambda view: view.responses_stream.items or _output_items(view)),
     Condition("resp-content-index resp-part-added-first resp-delta-equals-done", _has_part(lambda _: True)),
-    Condition("resp-logprobs-array", _has_part(lambda part: part.part_type == "output_text")),
-    Condition("resp-reasoning-parts", _has_part(lambda part: part.is_reasoning), _NO_REASONING),
+    Condition("resp-logprobs-array", _has_part(lambda text: text.part_type == "output_text")),
+    Condition("resp-reasoning-parts", _has_part(lambda text: text.is_reasoning), _NO_REASONING),
     Condition("resp-function-ids resp-args-done", _has_function_call, "no reply had a function call"),
     Condition("resp-keepalive", _has_keepalive_event, _NO_KEEPALIVE),
     Condition("resp-error", _has_failed_response, _NO_FAILURE),
@@ -248,16 +252,16 @@ def _condition_of(rule: str) -> Condition:
 
 def applicable_rules(view: TraceView) -> set[str]:
     """Ids of the rules that apply to the reply and can be judged on it."""
-    found = {
+    rules = {
         check.rule
         for check in ALL_CHECKS
         if check.applies(view) and not check.missing_fields(view) and _condition_of(check.rule).is_met(view)
     }
     # A reply with an error status passes the rules that forbid an error with status 200.
     if view.reply_kind is ReplyKind.HTTP_ERROR:
-        found |= {"err-status-before-stream"} if view.trace.wants_stream is not False else set()
-        found |= {"ns-error-status"} if view.trace.wants_stream is not True else set()
-    return found
+        rules |= {"err-status-before-stream"} if view.trace.wants_stream is not False else set()
+        rules |= {"ns-error-status"} if view.trace.wants_stream is not True else set()
+    return rules
 
 
 def not_applicable_reason(rule: str) -> str:

@@ -72,7 +72,8 @@ def find_causes(
         where = _where({*failed}, {*answers}) + _comparison({*failed}, answers, wrong)
         yield Cause(f"answers end in an error{where}", _FAILURE_CHANGE, (), Severity.BREAKS.value, curl_of(failed[0]))
     causes: list[tuple[int, int, Cause]] = []
-    for text, (first, *others) in group_by(findings, lambda one: CAUSES.get(one.rule) or _own_text(one)).items():
+    by_text = group_by(findings, lambda finding: CAUSES.get(finding.rule) or _own_text(finding))
+    for text, (first, *others) in by_text.items():
         rules = (first.rule, *(finding.rule for finding in others))
         roots = {violation.reply for violation in violations if violation.rule in rules and violation.cause is None}
         where = ""
@@ -91,8 +92,8 @@ def _own_text(finding: Finding) -> CauseText:
 
 def _where(these: set[ProbeReply], judged: set[ProbeReply]) -> str:
     """The part of the judged replies that these are."""
-    parts = [(name, {reply for reply in judged if is_in(reply)}) for name, is_in in _CLASSES]
-    candidates = [part for part in parts if part[1] == these] + [part for part in parts if part[1] >= these]
+    groups = [(name, {reply for reply in judged if is_in(reply)}) for name, is_in in _CLASSES]
+    candidates = [group for group in groups if group[1] == these] + [group for group in groups if group[1] >= these]
     name, replies = candidates[0]
     if len(replies) == 1:
         return ""

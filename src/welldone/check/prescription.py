@@ -47,15 +47,15 @@ class _CuringSetting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def values(self, probe_name: str, observed: str, report: Report) -> dict[str, str | bool | list[str]]:
         """The value under an empty key, or keys and values of a table; empty if the setting does not apply."""
-        found = re.search(self.observed, observed)
+        match = re.search(self.observed, observed)
         rules = {row.rule for row in KNOWLEDGE.settings if row.key == self.key}
         right = {probe.name for probe in report.probes if probe.verdict in _JUDGED and not probe.reason}
-        right -= {one.probe for one in report.findings if one.rule in rules}
+        right -= {finding.probe for finding in report.findings if finding.rule in rules}
         is_in_probe = not self.probes or any(fnmatchcase(probe_name, name) for name in self.probes)
         is_cured = right.issuperset(self.right) and report.findings_by_rule.keys().isdisjoint(self.without)
-        if found is None or not is_in_probe or not is_cured:
+        if match is None or not is_in_probe or not is_cured:
             return {}
-        word = json.loads(found[1]) if found.groups() else ""
+        word = json.loads(match[1]) if match.groups() else ""
         is_known = outcome_of(word) is not None  # the gateway knows the word without a setting
         return {} if is_known else {word: [report.model] if self.value == ["{model}"] else self.value}
 
@@ -94,9 +94,9 @@ def prescribe(
     }
     rules: dict[str, list[str]] = {}
     comments: dict[str, str] = {}
-    reported = [("", one.rule, one.probe, one.observed) for one in report.findings]
-    reported += [(one.verdict, one.id, "", one.reason) for one in report.rules]
-    reported += [(one.verdict, one.name, one.name, one.reason) for one in report.probes]
+    reported = [("", finding.rule, finding.probe, finding.observed) for finding in report.findings]
+    reported += [(rule.verdict, rule.id, "", rule.reason) for rule in report.rules]
+    reported += [(probe.verdict, probe.name, probe.name, probe.reason) for probe in report.probes]
     for row in KNOWLEDGE.settings:
         for verdict, rule, probe, observed in reported:
             if (verdict, rule) != (row.verdict, row.rule) or row.key in useless:
@@ -124,7 +124,7 @@ def _toml(value: object) -> str:
 
 def useless_settings(rules: Mapping[str, Collection[str]], before: Report, after: Report) -> set[str]:
     """The settings with which each of their rules is broken in as many probes as without."""
-    then, now = ({rule: len(found) for rule, found in one.findings_by_rule.items()} for one in (before, after))
+    then, now = ({rule: len(findings) for rule, findings in run.findings_by_rule.items()} for run in (before, after))
     return {key for key, cured in rules.items() if all(now.get(rule, 0) >= then.get(rule, 1) for rule in cured)}
 
 

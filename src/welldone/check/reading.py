@@ -92,9 +92,9 @@ def _chat_choices(view: TraceView) -> list[ParsedChoice]:
 def _chat_deltas(view: TraceView) -> list[ParsedDelta]:
     """One delta for each choice of each chunk."""
     return [
-        ParsedDelta(part.message.frame_number, choice.index, part.text, part.reasoning, has_other=any(part.all_text))
+        ParsedDelta(delta.frame_number, choice.index, delta.text, delta.reasoning, has_other=any(delta.all_text))
         for choice in view.choices
-        for part in choice.deltas
+        for delta in choice.deltas
     ]
 
 
@@ -107,12 +107,12 @@ def _chat_usage(view: TraceView) -> object:
 def _streamed_chat_choice(choice: ChoiceView) -> ParsedChoice:
     return ParsedChoice(
         choice.index,
-        next((part.role for part in choice.deltas if part.role), None),
+        next((delta.role for delta in choice.deltas if delta.role), None),
         choice.text,
-        "".join(part.reasoning for part in choice.deltas),
-        tuple(_tool_call(call.id, call.name, call.arguments) for call in choice.tool_calls),
+        "".join(delta.reasoning for delta in choice.deltas),
+        tuple(_tool_call(tool_call.id, tool_call.name, tool_call.arguments) for tool_call in choice.tool_calls),
         None if choice.finish_delta is None else choice.finish_delta.finish_reason,
-        tuple(part.choice["logprobs"] for part in choice.deltas if part.choice.get("logprobs") is not None),
+        tuple(delta.choice["logprobs"] for delta in choice.deltas if delta.choice.get("logprobs") is not None),
     )
 
 
@@ -124,16 +124,16 @@ def _buffered_chat_choice(entry: dict[str, Any], position: int, *, is_chat: bool
         message.get("role"),
         as_text(message.get("content") if is_chat else entry.get("text")),
         as_text(message.get("reasoning_content")) or as_text(message.get("reasoning")),
-        tuple(_chat_tool_call(as_object(call)) for call in as_list(message.get("tool_calls"))),
+        tuple(_chat_tool_call(as_object(tool_call)) for tool_call in as_list(message.get("tool_calls"))),
         entry.get("finish_reason"),
         () if entry.get("logprobs") is None else (entry["logprobs"],),
     )
 
 
-def _chat_tool_call(call: dict[str, Any]) -> ParsedToolCall:
-    kind = call_type(call)
-    function = as_object(call.get(kind))
-    return _tool_call(call.get("id"), function.get("name"), function.get(ARGUMENTS_MEMBER[kind]))
+def _chat_tool_call(tool_call: dict[str, Any]) -> ParsedToolCall:
+    tool_type = call_type(tool_call)
+    function = as_object(tool_call.get(tool_type))
+    return _tool_call(tool_call.get("id"), function.get("name"), function.get(ARGUMENTS_MEMBER[tool_type]))
 
 
 # ---- /v1/messages
@@ -151,8 +151,8 @@ def _messages_choices(view: TraceView) -> list[ParsedChoice]:
         return [_streamed_choice(_messages_deltas(view), _block_tool_calls(blocks), stream.stop_reason or None)]
     message, blocks = view.reply_object, content_blocks(view.reply_object)
     text, thinking = (
-        "".join(as_text(block.get(kind)) for block in blocks if block.get("type") == kind)
-        for kind in ("text", "thinking")
+        "".join(as_text(block.get(block_type)) for block in blocks if block.get("type") == block_type)
+        for block_type in ("text", "thinking")
     )
     choice = ParsedChoice(0, message.get("role"), text, thinking, _block_tool_calls(blocks), message.get("stop_reason"))
     return [choice] if message else []
@@ -179,20 +179,20 @@ def _messages_usage(view: TraceView) -> object:
     stream = view.anthropic_stream
     starts = [as_object(event.json.get("message")) for event in stream.of_type(MESSAGE_START)]
     usages = [
-        as_object(part.get("usage")) for part in (*starts, *(event.json for event in stream.of_type(MESSAGE_DELTA)))
+        as_object(holder.get("usage")) for holder in (*starts, *(event.json for event in stream.of_type(MESSAGE_DELTA)))
     ]
     return {name: value for usage in usages for name, value in usage.items()} or None
 
 
 def _block_tool_calls(blocks: list[dict[str, Any]]) -> tuple[ParsedToolCall, ...]:
     calls = [block for block in blocks if block.get("type") == "tool_use"]
-    return tuple(_tool_call(call.get("id"), call.get("name"), call.get("input")) for call in calls)
+    return tuple(_tool_call(block.get("id"), block.get("name"), block.get("input")) for block in calls)
 
 
 # ---- /v1/responses
 
 
-_DELTA_KINDS = {f"{prefix}.delta": kind for prefix, kind in (TEXT_EVENTS | TOOL_INPUT_EVENTS).items()}
+_DELTA_KINDS = {f"{prefix}.delta": delta_kind for prefix, delta_kind in (TEXT_EVENTS | TOOL_INPUT_EVENTS).items()}
 _ARGUMENT_FIELDS = {"function_call": "arguments", "custom_tool_call": "input"}
 """The field with the arguments, by item type."""
 
@@ -216,9 +216,9 @@ def _responses_deltas(view: TraceView) -> list[ParsedDelta]:
     """One delta for each delta event."""
     deltas = []
     for event in view.responses_stream.events:
-        if kind := _DELTA_KINDS.get(event.type):
-            text, is_reasoning = as_text(event.json.get("delta")), kind in ("reasoning_text", "summary_text")
-            is_text = kind == "output_text"
+        if delta_kind := _DELTA_KINDS.get(event.type):
+            text, is_reasoning = as_text(event.json.get("delta")), delta_kind in ("reasoning_text", "summary_text")
+            is_text = delta_kind == "output_text"
             texts = text if is_text else "", text if is_reasoning else ""
             deltas.append(ParsedDelta(event.frame_number, 0, *texts, has_other=not is_text and not is_reasoning))
     return deltas
@@ -232,13 +232,12 @@ def _final_response(view: TraceView) -> dict[str, Any]:
     return {} if end is None else end.response
 
 
-def _item_text(items: list[dict[str, Any]], kind: str) -> str:
+def _item_text(items: list[dict[str, Any]], item_type: str) -> str:
     """The text of all items of a kind. Reasoning is text of any type, in a summary or in full."""
-    lists = [item.get(field) for item in items if item.get("type") == kind for field in ("summary", "content")]
-    parts = [as_object(part) for found in lists for part in as_list(found)]
-    return "".join(
-        as_text(part.get("text")) for part in parts if kind == "reasoning" or part.get("type") == "output_text"
-    )
+    lists = [item.get(field) for item in items if item.get("type") == item_type for field in ("summary", "content")]
+    parts = (as_object(content_part) for value in lists for content_part in as_list(value))
+    texts = [text_part for text_part in parts if item_type == "reasoning" or text_part.get("type") == "output_text"]
+    return "".join(as_text(text_part.get("text")) for text_part in texts)
 
 
 def _item_tool_calls(items: list[dict[str, Any]]) -> tuple[ParsedToolCall, ...]:
@@ -256,18 +255,17 @@ def _gemini_choices(view: TraceView) -> list[ParsedChoice]:
     """Candidates by index."""
     choices = []
     for index, group in sorted(view.gemini_reply.by_index.items()):
-        parts = [part for candidate in group for part in candidate.parts]
-        text, thoughts = (
-            "".join(as_text(part.get("text")) for part in parts if bool(part.get("thought")) is is_thought)
-            for is_thought in (False, True)
-        )
+        parts = [content_part for candidate in group for content_part in candidate.parts]
+        texts = [(bool(content_part.get("thought")), as_text(content_part.get("text"))) for content_part in parts]
+        text, thoughts = ("".join(piece for is_thought, piece in texts if is_thought is flag) for flag in (False, True))
         calls = tuple(
-            _tool_call(call.get("id"), call.get("name"), call.get("args") or {})
+            _tool_call(function_call.get("id"), function_call.get("name"), function_call.get("args") or {})
             for candidate in group
-            for call in candidate.calls
+            for function_call in candidate.calls
         )
         role = next((candidate.content["role"] for candidate in group if candidate.content.get("role")), None)
-        finish = next((one.finish_reason for one in reversed(group) if one.finish_reason is not None), None)
+        reasons = (candidate.finish_reason for candidate in reversed(group))
+        finish = next((reason for reason in reasons if reason is not None), None)
         choices.append(ParsedChoice(index, role, text, thoughts, calls, finish))
     return choices
 
@@ -278,10 +276,10 @@ def _gemini_deltas(view: TraceView) -> list[ParsedDelta]:
     for candidate in view.gemini_reply.candidates:
         if (location := candidate.location) is None:
             continue
-        for part in candidate.parts:
-            text, is_thought = as_text(part.get("text")), bool(part.get("thought"))
+        for content_part in candidate.parts:
+            text, is_thought = as_text(content_part.get("text")), bool(content_part.get("thought"))
             texts = ("", text) if is_thought else (text, "")
-            has_call = part.get("functionCall") is not None
+            has_call = content_part.get("functionCall") is not None
             deltas.append(ParsedDelta(location.frame_number, candidate.index, *texts, has_other=has_call))
     return deltas
 

@@ -262,10 +262,10 @@ def chunk_boundaries(reply: ProbeReply) -> list[int]:
     return sorted({end for _, end in _text_ends(reply)} - {0, len(reply.text)})
 
 
-def text_from_difference(text: str, other: str) -> str:
-    """The quoted end of `text`, from shortly before its first difference to `other`."""
-    pairs = enumerate(zip(text, other, strict=False))
-    difference = next((offset for offset, (one, two) in pairs if one != two), min(len(text), len(other)))
+def text_from_difference(text: str, reference: str) -> str:
+    """The quoted end of `text`, from shortly before its first difference to `reference`."""
+    pairs = enumerate(zip(text, reference, strict=False))
+    difference = next((offset for offset, (first, second) in pairs if first != second), min(len(text), len(reference)))
     start = max(difference - _DIFF_CONTEXT_CHARS, 0)
     return ("…" if start else "") + repr(text[start:])
 

@@ -35,7 +35,7 @@ def affected_clients(affects: Iterable[str]) -> set[str]:
     """Profile names of the clients in `client: effect`."""
     names = [effect.partition(":")[0] for effect in affects]
     variants = [(name, _CLIENT_WITH_VARIANT.match(name)) for name in names]
-    return {name.lower() if found is None else found[0].lower().replace(" ", "-") for name, found in variants}
+    return {name.lower() if variant is None else variant[0].lower().replace(" ", "-") for name, variant in variants}
 
 
 def rules_for_client(client: str) -> frozenset[str]:
@@ -229,8 +229,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     def consequences(self, cause: str) -> str:
         """Ids of the broken rules that are no root cause anywhere and follow from `cause` somewhere, with commas."""
-        causes = {rule: {finding.cause for finding in findings} for rule, findings in self.findings_by_rule.items()}
-        return ", ".join(rule for rule, found in causes.items() if None not in found and cause in found)
+        by_rule = {rule: {finding.cause for finding in findings} for rule, findings in self.findings_by_rule.items()}
+        return ", ".join(rule for rule, causes in by_rule.items() if None not in causes and cause in causes)
 
     def rule_url(self, rule: str) -> str:
         """The address of the rule's page; empty if it is not known."""

@@ -349,7 +349,7 @@ def _rule_results(outcomes: Sequence[ProbeOutcome], rule_ids: frozenset[str]) ->
         ]
         broken = dict(violations)
         judged = [outcome.probe.name for outcome in outcomes if rule.id in outcome.session.judged]
-        verdict, reason = _verdict_for(kind for _, kind in violations), ""
+        verdict, reason = _verdict_for(violation_kind for _, violation_kind in violations), ""
         if not broken and not judged:
             verdict, reason = _not_judged(rule.id, outcomes)
         probes, severity = tuple(broken or judged), rule.severity.value

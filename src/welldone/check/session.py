@@ -254,7 +254,7 @@ class Session:
         if passed:
             return
         violation = Violation(frame, observed, expected, form)
-        cause = RootCauses([one for one in self.violations if one.reply is reply], 0).cause_of(rule, frame)
+        cause = RootCauses([earlier for earlier in self.violations if earlier.reply is reply], 0).cause_of(rule, frame)
         self._add(reply, msgspec.structs.replace(make_finding(reply.view, rule, violation), cause=cause), 1)
 
     def not_applicable(self, rule: str, reason: str) -> None:
@@ -358,8 +358,8 @@ def as_response(recording: SocketRecording) -> RecordedResponse:
     body, arrivals = bytearray(), []
     for seconds, _, data in recording.messages:
         line = b" ".join(data.splitlines())  # JSON has line breaks only between its tokens
-        kind = as_text(event_of(data).get("type"))
-        body += sse.named_frame(kind, line) if kind.isprintable() and kind else sse.data_frame(line)
+        event_type = as_text(event_of(data).get("type"))
+        body += sse.named_frame(event_type, line) if event_type.isprintable() and event_type else sse.data_frame(line)
         arrivals.append((seconds, len(body)))
     if is_int(error_status):
         status, headers = error_status, (("Content-Type", "application/json"),)

@@ -59,14 +59,14 @@ class GeminiCheckDialect(CheckDialect, frozen=True, kw_only=True):
 
     def write_request(self, fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """Path and body. `alt` json requests a stream as an array."""
-        given = {name: value for name, value in fields.items() if value is not ...}
-        model = quote(str(given.pop("model")).removeprefix("models/"), safe="/:@._-")
-        alt = given.pop("alt", "sse")
+        members = {name: value for name, value in fields.items() if value is not ...}
+        model = quote(str(members.pop("model")).removeprefix("models/"), safe="/:@._-")
+        alt = members.pop("alt", "sse")
         method = "generateContent"
-        if given.pop("stream", False):
+        if members.pop("stream", False):
             method = "streamGenerateContent" + (f"?alt={alt}" if alt != "json" else "")
-        body = {name: value for name, value in given.items() if name in _GEMINI_FIELDS}
-        body["generationConfig"] = {name: value for name, value in given.items() if name not in _GEMINI_FIELDS}
+        body = {name: value for name, value in members.items() if name in _GEMINI_FIELDS}
+        body["generationConfig"] = {name: value for name, value in members.items() if name not in _GEMINI_FIELDS}
         return f"/models/{model}:{method}", body
 
 
@@ -196,5 +196,5 @@ class CheckSettings(msgspec.Struct, frozen=True, kw_only=True):
     def secrets(self) -> SecretRedactor:
         """Redactor for the key, the values of headers, and their parts, such as the token after `Bearer`."""
         values = [value for _, value in self.headers]
-        parts = [part for value in values for part in re.split(r"[\s;,=]+", value)]
-        return SecretRedactor([*([self.key] if self.key else []), *values, *parts])
+        words = [word for value in values for word in re.split(r"[\s;,=]+", value)]
+        return SecretRedactor([*([self.key] if self.key else []), *values, *words])

@@ -253,28 +253,28 @@ async def _probe_accept(session: Session) -> None:
 
 
 async def _check_accept(session: Session, *, stream: bool) -> None:
-    expected, other, usual = _AN_OBJECT, "text/event-stream", "application/json"
+    expected, opposite, usual = _AN_OBJECT, "text/event-stream", "application/json"
     if stream:
-        expected, other, usual = _A_STREAM, usual, other
+        expected, opposite, usual = _A_STREAM, usual, opposite
     request = partial(session.generate, settings.HELLO_PROMPT, stream=stream, max_tokens=_ANSWER_TOKENS)
-    reply = await request(headers=(("Accept", other),))
-    kind = _body_kind(session.require_served(reply))
-    if kind != expected:
+    reply = await request(headers=(("Accept", opposite),))
+    body = _body_kind(session.require_served(reply))
+    if body != expected:
         # The header is the cause only if the reply is correct with the usual one.
         repeated = session.require_ok(await request(headers=(("Accept", usual),)))
         if _body_kind(repeated) != expected:
             raise NotApplicableError("the reply does not follow the field stream with any Accept header")
     decided = f"{expected}: only the field stream decides"
-    session.check_rule("http-accept-ignored", reply, kind == expected, f"{kind} with Accept: {other}", decided)
+    session.check_rule("http-accept-ignored", reply, body == expected, f"{body} with Accept: {opposite}", decided)
 
 
 async def _probe_stream_default(session: Session) -> None:
     for stream in (None, False):
         reply = await session.answer(settings.HELLO_PROMPT, stream=stream, max_tokens=_ANSWER_TOKENS)
-        kind = _body_kind(reply)
-        if kind not in (_A_STREAM, _AN_OBJECT):
-            raise NotApplicableError(kind)
-        session.check_rule("http-stream-default-false", reply, kind == _AN_OBJECT, kind, _AN_OBJECT)
+        body = _body_kind(reply)
+        if body not in (_A_STREAM, _AN_OBJECT):
+            raise NotApplicableError(body)
+        session.check_rule("http-stream-default-false", reply, body == _AN_OBJECT, body, _AN_OBJECT)
 
 
 def _body_kind(reply: ProbeReply) -> str:

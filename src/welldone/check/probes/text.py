@@ -81,9 +81,9 @@ async def _is_reproducible(
     streamed_again = session.require_ok(await request(stream_options=_INCLUDE_USAGE))
     pairs = (streamed, streamed_again), (buffered, buffered_again)
     if streamed.usage_count("prompt_tokens") != buffered.usage_count("prompt_tokens"):
-        return all(one.usage_count("prompt_tokens") == other.usage_count("prompt_tokens") for one, other in pairs)
+        return all(first.usage_count("prompt_tokens") == second.usage_count("prompt_tokens") for first, second in pairs)
     answers = {(reply.text, reply.first_choice.reasoning, str(reply.finish_reason)) for pair in pairs for reply in pair}
-    return len(answers) == 1 and all(_usage_counts(one) == _usage_counts(other) for one, other in pairs)
+    return len(answers) == 1 and all(_usage_counts(first) == _usage_counts(second) for first, second in pairs)
 
 
 def _usage_counts(reply: ProbeReply) -> tuple[int | None, int | None]:
@@ -272,17 +272,17 @@ CAT_SCHEMA: dict[str, object] = {
 _SCHEMA_TOKENS = 32  # enough for this schema; a small model may generate white space without end
 
 
-async def probe_schema(session: Session, *, stream: bool, fields: dict[str, Any], kind: str = "json_schema") -> None:
+async def probe_schema(session: Session, *, stream: bool, fields: dict[str, Any], feature: str = "json_schema") -> None:
     """Request a JSON answer with `fields`; raises `NotApplicableError` if a complete answer is not a JSON object."""
     reply = await session.answer(SCHEMA_PROMPT, stream=stream, max_tokens=_SCHEMA_TOKENS, **fields)
     if reply.finish_reason in ("stop", "completed") and not is_json(reply.text, dict):
-        raise NotApplicableError(f"the server seems to ignore {kind}: the answer is not a JSON object")
+        raise NotApplicableError(f"the server seems to ignore {feature}: the answer is not a JSON object")
 
 
 SCHEMA_DESCRIPTION = "an answer with a JSON schema"
 _SCHEMA_FIELDS = {"response_format": {"type": "json_schema", "json_schema": CAT_SCHEMA}}
 _OBJECT_FIELDS = {"response_format": {"type": "json_object"}}
-_json_object = partial(probe_schema, fields=_OBJECT_FIELDS, kind="json_object")
+_json_object = partial(probe_schema, fields=_OBJECT_FIELDS, feature="json_object")
 SCHEMA_PROBES = (
     *stream_and_whole("schema", SCHEMA_DESCRIPTION, partial(probe_schema, fields=_SCHEMA_FIELDS)),
     *stream_and_whole("schema-object", "an answer that is a JSON object", _json_object),
@@ -299,8 +299,8 @@ async def _probe_text(session: Session, *, prompt: str, stream: bool) -> None:
     reply = await session.answer(prompt, stream=stream, expected=ExpectedReply.PLAIN_ANSWER)
     if not reply.text:
         session.not_applicable(NO_SPECIAL_TOKENS, "the answer has no text")
-    elif found := SPECIAL_TOKENS.search(reply.text):
-        expected, frame = f"the text without {found[0].strip()}", frame_at_offset(reply, found.start())
+    elif token := SPECIAL_TOKENS.search(reply.text):
+        expected, frame = f"the text without {token[0].strip()}", frame_at_offset(reply, token.start())
         session.check_rule(NO_SPECIAL_TOKENS, reply, False, reply.text, expected, frame=frame)
     else:
         session.check_rule(NO_SPECIAL_TOKENS, reply, passed=True)

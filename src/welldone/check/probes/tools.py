@@ -51,32 +51,33 @@ def _tool_choice(dialect: str, word: str) -> object:
         config = {"mode": mode} if mode else {"mode": "ANY", "allowedFunctionNames": [word]}
         return {"functionCallingConfig": config}
     if dialect == "messages":
-        kind = {"auto": "auto", "required": "any", "none": "none"}.get(word)
-        return {"type": kind} if kind else {"type": "tool", "name": word}
+        choice_type = {"auto": "auto", "required": "any", "none": "none"}.get(word)
+        return {"type": choice_type} if choice_type else {"type": "tool", "name": word}
     if word in ("auto", "required", "none"):
         return word
     return {"type": "function", **({"function": {"name": word}} if dialect == "chat" else {"name": word})}
 
 
-def _tool_conversation(dialect: str, question: str, call: ParsedToolCall, result: str) -> list[Json]:
+def _tool_conversation(dialect: str, question: str, tool_call: ParsedToolCall, result: str) -> list[Json]:
     """Messages with the user's prompt, the call and its result."""
     if dialect == "gemini":
-        function_call = {"id": call.id, "name": call.name, "args": json.loads(call.arguments)}
-        response = {"id": call.id, "name": call.name, "response": {"result": result}}
-        turns = (("user", {"text": question}), ("model", {"functionCall": function_call}))
-        return [{"role": role, "parts": [part]} for role, part in (*turns, ("user", {"functionResponse": response}))]
+        function_call = {"id": tool_call.id, "name": tool_call.name, "args": json.loads(tool_call.arguments)}
+        answer = {"functionResponse": {"id": tool_call.id, "name": tool_call.name, "response": {"result": result}}}
+        turns = (("user", {"text": question}), ("model", {"functionCall": function_call}), ("user", answer))
+        return [{"role": role, "parts": [content_part]} for role, content_part in turns]
     user = {"role": "user", "content": question}
     if dialect == "messages":
-        tool_use = {"type": "tool_use", "id": call.id, "name": call.name, "input": json.loads(call.arguments)}
-        tool_result = {"type": "tool_result", "tool_use_id": call.id, "content": result}
+        tool_input = json.loads(tool_call.arguments)
+        tool_use = {"type": "tool_use", "id": tool_call.id, "name": tool_call.name, "input": tool_input}
+        tool_result = {"type": "tool_result", "tool_use_id": tool_call.id, "content": result}
         return [user, {"role": "assistant", "content": [tool_use]}, {"role": "user", "content": [tool_result]}]
-    function = {"name": call.name, "arguments": call.arguments}
+    function = {"name": tool_call.name, "arguments": tool_call.arguments}
     if dialect == "responses":
-        output = {"type": "function_call_output", "call_id": call.id, "output": result}
-        return [user, {"type": "function_call", "call_id": call.id, **function}, output]
-    tool_call = {"id": call.id, "type": "function", "function": function}
-    assistant = {"role": "assistant", "content": None, "tool_calls": [tool_call]}
-    return [user, assistant, {"role": "tool", "tool_call_id": call.id, "content": result}]
+        output = {"type": "function_call_output", "call_id": tool_call.id, "output": result}
+        return [user, {"type": "function_call", "call_id": tool_call.id, **function}, output]
+    chat_call = {"id": tool_call.id, "type": "function", "function": function}
+    assistant = {"role": "assistant", "content": None, "tool_calls": [chat_call]}
+    return [user, assistant, {"role": "tool", "tool_call_id": tool_call.id, "content": result}]
 
 
 # ---- probes
@@ -122,8 +123,8 @@ async def _probe_tools_none(session: Session) -> None:
 
 async def _probe_tools_result(session: Session) -> None:
     # Mistral's templates require an id of nine letters and digits.
-    call = ParsedToolCall("callParis", _WEATHER.name, '{"city":"Paris"}')
-    conversation = _tool_conversation(session.dialect.name, _WEATHER.prompt, call, "Sunny, 21 degrees")
+    tool_call = ParsedToolCall("callParis", _WEATHER.name, '{"city":"Paris"}')
+    conversation = _tool_conversation(session.dialect.name, _WEATHER.prompt, tool_call, "Sunny, 21 degrees")
     await _send_with_tools(session, conversation, None, max_tokens=32)
 
 
@@ -144,7 +145,7 @@ async def _send_with_tools(
     # With tool_choice none, a JSON call is normal text; markup never is.
     names = () if choice == "none" else (tool.name,)
     markup = next(filter(None, (find_tool_markup(parsed.text, names) for parsed in reply.choices)), None)
-    is_known = any(found.reply is reply and found.rule == NO_MARKUP_LEAK for found in session.violations)
+    is_known = any(violation.reply is reply and violation.rule == NO_MARKUP_LEAK for violation in session.violations)
     if markup is not None and not is_known:
         expected = "tool_calls, and no markup in content"
         session.check_rule(NO_MARKUP_LEAK, reply, False, {"content": markup}, expected)

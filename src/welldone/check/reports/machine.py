@@ -78,13 +78,13 @@ def render_junit(report: Report) -> str:
     """One suite with a case for each probe and each rule. Findings that do not fail the check are output of a case."""
     report = sanitize_report(report)
     cases = [*_probe_cases(report), *_rule_cases(report)]
-    kind = "failure" if text.is_failed(report) else "error"
+    tag = "failure" if text.is_failed(report) else "error"
     causes = "\n\n".join(f"{cause.sentence}\n{cause.change}\n{cause.command or ''}" for cause in report.causes)
-    failure = [] if report.passed else [element(kind, causes, message=text.headline(report), type=report.verdict)]
+    failure = [] if report.passed else [element(tag, causes, message=text.headline(report), type=report.verdict)]
     cases.insert(0, element("testcase", *failure, classname="welldone", name="result", time="0"))
     values = {"url": report.url, "model": report.model, "server": report.server, "welldone": report.tool}
     outcomes = {"failures": "failure", "errors": "error", "skipped": "skipped"}
-    counts = {name: str(sum(case.find(tag) is not None for case in cases)) for name, tag in outcomes.items()}
+    counts = {name: str(sum(case.find(outcome) is not None for case in cases)) for name, outcome in outcomes.items()}
     properties = (element("property", name=name, value=value) for name, value in values.items())
     suite = element(
         "testsuite",
@@ -110,8 +110,8 @@ def _probe_cases(report: Report) -> list[Element]:
         is_failed = any(child.tag == "failure" for child in outcome)
         if probe.is_incomplete and not is_failed:
             # In JUnit an error means that the test could not be completed.
-            kind = "error" if probe.is_timed_out else "failure"
-            outcome = [element(kind, message=probe.reason or message, type=probe.verdict)]
+            tag = "error" if probe.is_timed_out else "failure"
+            outcome = [element(tag, message=probe.reason or message, type=probe.verdict)]
         time = f"{probe.seconds:.3f}"
         cases.append(element("testcase", *outcome, classname="welldone.probe", name=probe.name, time=time))
     return cases

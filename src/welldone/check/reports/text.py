@@ -63,11 +63,11 @@ def probe_summary(probe: ProbeResult) -> str:
 
 def rules_by_client(report: Report) -> dict[str, list[str]]:
     """Broken rules that are root causes, by the clients that they affect, the most affected one first."""
-    found: dict[str, list[str]] = {}
+    by_client: dict[str, list[str]] = {}
     for rule, findings in report.root_causes.items():
         for client in sorted(affected_clients(effect for finding in findings for effect in finding.affects)):
-            found.setdefault(client, []).append(rule)
-    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+            by_client.setdefault(client, []).append(rule)
+    return dict(sorted(by_client.items(), key=lambda item: -len(item[1])))
 
 
 def is_failing(report: Report, finding: Finding) -> bool:
@@ -95,7 +95,7 @@ def broken_summary(report: Report) -> str:
         return "no rule broken"
     others = len(report.findings_by_rule) - len(broken)
     kinds = [findings[0].kind for findings in broken.values()]
-    by_kind = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+    by_kind = ", ".join(f"{kinds.count(rule_kind)} {rule_kind}" for rule_kind in dict.fromkeys(kinds))
     known = sum(not any(finding.is_new for finding in findings) for findings in broken.values())
     counts = f"{pluralize(len(broken), 'rule')} broken ({by_kind}{f'; {known} known' if known else ''})"
     return f"{counts}{follow_summary(others, len(broken))}"
