@@ -53,9 +53,9 @@ class BenchReceiver:
         """Process the head of the reply."""
         self.record.head_s = self._now()
         self.record.status = status
-        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        self._content_type = kind or "nothing"
-        self._is_stream = status < 400 and kind == "text/event-stream"
+        media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        self._content_type = media_type or "nothing"
+        self._is_stream = status < 400 and media_type == "text/event-stream"
 
     def data(self, data: bytes) -> None:
         """Process bytes of the body."""
@@ -177,15 +177,15 @@ def _target_addresses(settings: BenchSettings) -> list[tuple[str, Address]]:
     """Return the addresses. The key and the headers are for the first host only."""
     trust: dict[str, Any] = {"ca_file": settings.ca_file, "is_verified": settings.is_verified}
     first = parse_url(settings.url, key=settings.key, headers=settings.headers, **trust)
-    found = [(settings.url, first)]
+    addresses = [(settings.url, first)]
     if settings.against is not None:
         if settings.against.startswith("http:"):
             trust["ca_file"] = None
-        other = parse_url(settings.against, key=settings.against_key, **trust)
-        if other.host == first.host:
-            other = msgspec.structs.replace(other, key=other.key or first.key, headers=first.headers)
-        found.append((settings.against, other))
-    return found
+        second = parse_url(settings.against, key=settings.against_key, **trust)
+        if second.host == first.host:
+            second = msgspec.structs.replace(second, key=second.key or first.key, headers=first.headers)
+        addresses.append((settings.against, second))
+    return addresses
 
 
 async def _probe_target(address: Address, url: str, settings: BenchSettings) -> BenchTarget:
@@ -234,9 +234,9 @@ async def find_slots(target: BenchTarget) -> int | None:
             reply = await fetch(root, "GET", path, timeout_s=_PROBE_TIMEOUT_S)
         except HttpClientError:
             continue
-        found = re.search(pattern, reply.body) if reply.status == 200 else None
-        if found is not None and 0 < len(found[1]) < _MAX_SLOT_DIGITS:
-            return int(found[1]) or None
+        match = re.search(pattern, reply.body) if reply.status == 200 else None
+        if match is not None and 0 < len(match[1]) < _MAX_SLOT_DIGITS:
+            return int(match[1]) or None
     return None
 
 

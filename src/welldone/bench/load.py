@@ -411,8 +411,8 @@ def merge_rounds(
         return step
     # The mean of the rounds' rates: requests that finish after a round belong to none, though to the next's time.
     rounds = [merge_rounds([load], goodput, **spec) for load in loads]
-    request_rate = sum(one.request_rate * one.seconds for one in rounds) / (seconds or 1.0)
-    token_rate = sum(one.token_rate * one.seconds for one in rounds) / (seconds or 1.0)
+    request_rate = sum(result.request_rate * result.seconds for result in rounds) / (seconds or 1.0)
+    token_rate = sum(result.token_rate * result.seconds for result in rounds) / (seconds or 1.0)
     return msgspec.structs.replace(step, request_rate=request_rate, token_rate=token_rate)
 
 

@@ -142,17 +142,17 @@ class PromptWriter:
         self._counter = counter
         self._rng = rng
         self._number = 0
-        self._parts = [(part, self._count(part)) for part in (style.part(rng) for _ in range(PART_COUNT))]
+        self._parts = [(passage, self._count(passage)) for passage in (style.part(rng) for _ in range(PART_COUNT))]
         # The rest of a prompt is filled with the longest parts that fit, then with short words.
         self._by_tokens: dict[int, list[str]] = {}
-        for part, size in (*self._parts, *((f" {word}", self._count(f" {word}")) for word in words.FUNCTION_WORDS)):
-            self._by_tokens.setdefault(size, []).append(part)
+        for passage, size in (*self._parts, *((f" {word}", self._count(f" {word}")) for word in words.FUNCTION_WORDS)):
+            self._by_tokens.setdefault(size, []).append(passage)
         self._sizes = sorted(self._by_tokens)
         self._closing_tokens = self._count(style.closing)
 
-    def _count(self, part: str) -> int:
+    def _count(self, passage: str) -> int:
         """Return the tokens that a part adds to a text: at least one, so that generation terminates."""
-        return max(1, self._counter.count(self._style.separator + part) - self._counter.count(self._style.separator))
+        return max(1, self._counter.count(self._style.separator + passage) - self._counter.count(self._style.separator))
 
     def write(self, tokens: int) -> tuple[str, int]:
         """Return a new prompt and its number of tokens, which equals `tokens` if possible."""
@@ -163,8 +163,8 @@ class PromptWriter:
             return text, self._counter.count(text)
         written = [opening]
         while left >= self._sizes[-1]:
-            part, size = self._rng.choice(self._parts)
-            written.append(part)
+            passage, size = self._rng.choice(self._parts)
+            written.append(passage)
             left -= size
         while left >= self._sizes[0]:
             size = self._sizes[bisect_right(self._sizes, left) - 1]

@@ -187,7 +187,7 @@ class _BenchRun:
 
     def _compare(self, step: PlannedStep, loads: tuple[list[LoadGenerator], list[LoadGenerator]]) -> None:
         """Compare the servers round by round, without a round that was stopped."""
-        whole = [pair for pair in zip(*loads, strict=True) if all(one.is_complete for one in pair)]
+        whole = [pair for pair in zip(*loads, strict=True) if all(generator.is_complete for generator in pair)]
         pairs = [(self._step_result(step, 0, [first]), self._step_result(step, 1, [second])) for first, second in whole]
         self.comparisons += compare_rounds(pairs)
 

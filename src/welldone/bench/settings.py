@@ -131,13 +131,13 @@ def parse_length(text: str) -> LengthSpec:
 
     Missing bounds default to three deviations from the middle, a missing number to the middle of the bounds.
     """
-    given = dict(_parse_pair(item) for item in text.split(","))
-    if "num_tokens" not in given and not {"min_tokens", "max_tokens"} <= given.keys():
+    numbers = dict(_parse_pair(item) for item in text.split(","))
+    if "num_tokens" not in numbers and not {"min_tokens", "max_tokens"} <= numbers.keys():
         raise ValueError(f"{text!r} has no num_tokens; write {_LENGTH_EXAMPLE}")
-    variance = given.get("variance", 0)
-    number = given["num_tokens"] if "num_tokens" in given else (given["min_tokens"] + given["max_tokens"]) // 2
-    least = given.get("min_tokens", max(1, min(number, given.get("max_tokens", number)) - _SPREADS * variance))
-    most = given.get("max_tokens", max(number, least) + _SPREADS * variance)
+    variance = numbers.get("variance", 0)
+    number = numbers["num_tokens"] if "num_tokens" in numbers else (numbers["min_tokens"] + numbers["max_tokens"]) // 2
+    least = numbers.get("min_tokens", max(1, min(number, numbers.get("max_tokens", number)) - _SPREADS * variance))
+    most = numbers.get("max_tokens", max(number, least) + _SPREADS * variance)
     if min(number, least, most) < 1:
         raise ValueError(f"{text!r} allows no tokens; the minimum is 1")
     if least > most:
@@ -146,7 +146,7 @@ def parse_length(text: str) -> LengthSpec:
 
 
 def _parse_pair(item: str) -> tuple[str, int]:
-    name, _, number = (part.strip() for part in item.partition("="))
+    name, _, number = (word.strip() for word in item.partition("="))
     if name not in _LENGTH_FIELDS:
         raise ValueError(f"{name!r} is not one of {', '.join(_LENGTH_FIELDS)}; write {_LENGTH_EXAMPLE}")
     if not (number.isascii() and number.isdigit() and len(number) <= len(str(MAX_TEXT_TOKENS))):

@@ -125,7 +125,7 @@ def tokens_until(records: Iterable[BenchRecord], seconds: float) -> float:
     Tokens are distributed evenly over the chunks of an answer: no server reports them per chunk.
     """
     answers = (record for record in records if record.times)
-    return fsum(one.token_count * bisect_right(one.times, seconds) / len(one.times) for one in answers)
+    return fsum(record.token_count * bisect_right(record.times, seconds) / len(record.times) for record in answers)
 
 
 def requests_until(records: Iterable[BenchRecord], seconds: float) -> float:
@@ -389,8 +389,8 @@ def comparison_verdict(comparison: MetricComparison) -> str:
 
 
 def _compare_metric(metric: str, pairs: Sequence[SamplePair], rng: random.Random) -> list[MetricComparison]:
-    first = fsum(one.value for one, _ in pairs) / len(pairs)
-    second = fsum(other.value for _, other in pairs) / len(pairs)
+    first = fsum(sample.value for sample, _ in pairs) / len(pairs)
+    second = fsum(sample.value for _, sample in pairs) / len(pairs)
     if second > 0:
         ratio, (low, high) = first / second, _noise_band(pairs, rng)
     elif first > 0:  # the second server completed nothing: the difference must be reported
@@ -404,7 +404,7 @@ def _noise_band(pairs: Sequence[SamplePair], rng: random.Random) -> tuple[float,
     ratios = []
     for _ in range(_BOOTSTRAP_DRAWS):
         chosen = rng.choices(pairs, k=len(pairs))
-        second = fsum(other.resample(rng) for _, other in chosen)
+        second = fsum(sample.resample(rng) for _, sample in chosen)
         if second > 0:
             ratios.append(fsum(first.resample(rng) for first, _ in chosen) / second)
     ratios.sort()

@@ -98,10 +98,11 @@ def from_gguf(path: Path) -> FileCounter:
             tokenizer = _byte_level_bpe(vocabulary)
         case "llama":
             tokenizer = _sentencepiece_bpe(vocabulary)
-        case other:
-            raise ValueError(f"{path.name} has a tokenizer of the kind {other[:40]!r}; supported are gpt2 and llama")
-    kinds = zip(vocabulary.tokens, vocabulary.token_type, strict=False)
-    tokenizer.add_tokens([AddedToken(text, normalized=False) for text, kind in kinds if kind == _ADDED_TOKEN_TYPE])
+        case model:
+            raise ValueError(f"{path.name} has a tokenizer of the kind {model[:40]!r}; supported are gpt2 and llama")
+    typed_tokens = zip(vocabulary.tokens, vocabulary.token_type, strict=False)
+    added = [text for text, token_type in typed_tokens if token_type == _ADDED_TOKEN_TYPE]
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in added])
     name = f"the vocabulary of {path.name}"
     if vocabulary.model == "gpt2" and vocabulary.pre not in (*_SPLIT_PATTERNS, *_SINGLE_DIGITS, *_GPT2):
         name += f", split like GPT-2 because {vocabulary.pre[:40]!r} is unknown"

@@ -66,8 +66,8 @@ def _local_counter(spec: str, env: Mapping[str, str]) -> BenchTokenCounter | Non
     path = Path(spec)
     if not path.exists() and path.suffix in (".json", ".gguf"):
         raise ValueError(f"there is no tokenizer file {spec}")
-    found = path if path.exists() else _cached_folder(spec, env)
-    return None if found is None else _file_counter(found, spec)
+    location = path if path.exists() else _cached_folder(spec, env)
+    return None if location is None else _file_counter(location, spec)
 
 
 def _file_counter(path: Path, name: str) -> BenchTokenCounter:

@@ -47,9 +47,9 @@ def clause(rng: random.Random) -> str:
 
 def python_function(rng: random.Random) -> str:
     """Return a function or a class in Python."""
-    many, one, mark = rng.sample(NOUNS, 3)
-    names = {"many": many, "one": one, "mark": mark, "class_name": one.capitalize(), "limit": rng.randrange(2, 1000)}
-    name = f"{rng.choice(VERBS)}_{one}"
+    many, noun, mark = rng.sample(NOUNS, 3)
+    names = {"many": many, "one": noun, "mark": mark, "class_name": noun.capitalize(), "limit": rng.randrange(2, 1000)}
+    name = f"{rng.choice(VERBS)}_{noun}"
     return rng.choice(_FUNCTIONS).format(name=name, comment=sentence(rng), message=clause(rng), **names)
 
 

@@ -62,13 +62,13 @@ class StreamTimer(ABC):
 
     # For the dialects.
 
-    def _on_output(self, kind: OutputKind, now: float, text: str = "") -> None:
+    def _on_output(self, output_kind: OutputKind, now: float, text: str = "") -> None:
         """Record generated text, and the time of the first output of its kind."""
-        field = "content_s" if kind in ("text", "refusal") else f"{kind}_s"
+        field = "content_s" if output_kind in ("text", "refusal") else f"{output_kind}_s"
         if getattr(self._record, field) is None:
             setattr(self._record, field, now)
         if text:
-            (self.texts if kind == "text" else self.hidden_texts).append(text)
+            (self.texts if output_kind == "text" else self.hidden_texts).append(text)
             self._record.times.append(now)
 
     def _on_usage(self, usage: Usage) -> None:

@@ -156,8 +156,8 @@ class ChatStreamTimer(StreamTimer):
 
     def _record_events(self, events: list[Event], now: float) -> None:
         for event in events:
-            if kind := _OUTPUT_KINDS.get(type(event)):
-                self._on_output(kind, now, getattr(event, "text", ""))
+            if output_kind := _OUTPUT_KINDS.get(type(event)):
+                self._on_output(output_kind, now, getattr(event, "text", ""))
             elif isinstance(event, ev.Finish):
                 self._record.finish_reason = event.reason
             elif isinstance(event, ev.Usage):

@@ -27,7 +27,7 @@ class EventStreamTimer(StreamTimer):
     # For the dialects.
 
     @abstractmethod
-    def _record_event(self, value: JsonBody, kind: str, now: float) -> None:
+    def _record_event(self, value: JsonBody, event_type: str, now: float) -> None:
         """Record an event."""
 
     @property
@@ -66,16 +66,16 @@ class EventStreamTimer(StreamTimer):
 
     def _on_event(self, value: JsonBody, name: str) -> None:
         if not self._repairer.is_done:
-            kind = value.get("type")
-            self._record_event(value, kind if isinstance(kind, str) else name, self._now)
+            event_type = value.get("type")
+            self._record_event(value, event_type if isinstance(event_type, str) else name, self._now)
 
     def _on_text(self, text: str) -> None:
         """Record the text of an event like the one before."""
         self._on_output(self._last_kind, self._now, text)
 
-    def _on_output(self, kind: OutputKind, now: float, text: str = "") -> None:
-        self._last_kind = kind
-        super()._on_output(kind, now, text)
+    def _on_output(self, output_kind: OutputKind, now: float, text: str = "") -> None:
+        self._last_kind = output_kind
+        super()._on_output(output_kind, now, text)
 
 
 _DELTA_FIELDS: dict[str, tuple[str, OutputKind]] = {
@@ -89,23 +89,23 @@ _TOOL_BLOCK_TYPES = ("tool_use", "server_tool_use", "mcp_tool_use")
 class MessagesStreamTimer(EventStreamTimer):
     """Times a stream of messages."""
 
-    def _record_event(self, value: JsonBody, kind: str, now: float) -> None:
+    def _record_event(self, value: JsonBody, event_type: str, now: float) -> None:
         delta = value.get("delta")
-        if kind == "content_block_delta":
+        if event_type == "content_block_delta":
             self._record_delta(delta, now)
-        elif kind == "content_block_start":
+        elif event_type == "content_block_start":
             self._record_block_start(value.get("content_block"), now)
-        elif kind == "message_start":
+        elif event_type == "message_start":
             self._on_output("role", now)
-        elif kind == "message_delta" and isinstance(delta, dict) and isinstance(delta.get("stop_reason"), str):
+        elif event_type == "message_delta" and isinstance(delta, dict) and isinstance(delta.get("stop_reason"), str):
             self._record.finish_reason = delta["stop_reason"][:MAX_MESSAGE_CHARS]
 
     def _record_delta(self, delta: object, now: float) -> None:
         if isinstance(delta, dict) and str(delta.get("type")) in _DELTA_FIELDS:
-            member, kind = _DELTA_FIELDS[delta["type"]]
+            member, output_kind = _DELTA_FIELDS[delta["type"]]
             text = delta.get(member)
             if isinstance(text, str) and text:
-                self._on_output(kind, now, text)
+                self._on_output(output_kind, now, text)
 
     def _record_block_start(self, block: object, now: float) -> None:
         """Record the start of a block; some servers send all of its content here."""
@@ -114,7 +114,7 @@ class MessagesStreamTimer(EventStreamTimer):
                 self._on_output("text", now, text)
             case {"type": "thinking", "thinking": str(text)} if text:
                 self._on_output("reasoning", now, text)
-            case {"type": kind} if kind in _TOOL_BLOCK_TYPES:
+            case {"type": block_type} if block_type in _TOOL_BLOCK_TYPES:
                 self._on_output("tool", now)
             case _:
                 pass  # empty blocks, or blocks without text
@@ -148,17 +148,17 @@ class ResponsesStreamTimer(EventStreamTimer):
         super().__init__(record, ResponsesRepairer(fallback=Envelope("resp_bench", 0, "bench")))
         self._piecewise: set[str] = set()  # kinds of texts that arrive as deltas
 
-    def _record_event(self, value: JsonBody, kind: str, now: float) -> None:
-        stem, _, suffix = kind.rpartition(".")
+    def _record_event(self, value: JsonBody, event_type: str, now: float) -> None:
+        stem, _, suffix = event_type.rpartition(".")
         if stem in _TEXT_EVENTS:
             self._record_text(value, stem, suffix, now)
-        elif kind in ("response.created", "response.in_progress"):
+        elif event_type in ("response.created", "response.in_progress"):
             self._on_output("role", now)
-        elif kind == "response.output_item.added":
+        elif event_type == "response.output_item.added":
             item = value.get("item")
             if isinstance(item, dict) and item.get("type") in CALL_TEXTS:
                 self._on_output("tool", now)
-        elif kind in ("response.completed", "response.incomplete"):
+        elif event_type in ("response.completed", "response.incomplete"):
             self._record.finish_reason = _finish_reason(value.get("response"), suffix)
 
     def _record_text(self, value: JsonBody, stem: str, suffix: str, now: float) -> None:
@@ -176,8 +176,8 @@ def _input_item(message: JsonBody, position: int) -> JsonBody:
     """Convert a message to an input item. Servers require assistant messages as complete output items."""
     if message["role"] != "assistant":
         return message
-    part = {"type": "output_text", "text": message["content"], "annotations": []}
-    return {"type": "message", "id": f"msg_{position}", "status": "completed", "role": "assistant", "content": [part]}
+    content = [{"type": "output_text", "text": message["content"], "annotations": []}]
+    return {"type": "message", "id": f"msg_{position}", "status": "completed", "role": "assistant", "content": content}
 
 
 def _finish_reason(response: object, status: str) -> str:

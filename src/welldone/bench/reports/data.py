@@ -46,14 +46,14 @@ def _encode_array(value: object) -> list[float]:
     raise NotImplementedError
 
 
-def _decode_array(kind: type, value: Any) -> Any:  # noqa: ANN401 - JSON
-    return array("d", value) if kind is array else value
+def _decode_array(value_type: type, value: Any) -> Any:  # noqa: ANN401 - JSON
+    return array("d", value) if value_type is array else value
 
 
-def _array_schema(kind: type) -> dict[str, Any]:
-    if kind is array:
+def _array_schema(value_type: type) -> dict[str, Any]:
+    if value_type is array:
         return {"type": "array", "items": {"type": "number"}}
-    if kind is object:
+    if value_type is object:
         return {"description": "A setting, or a fact about the machine."}
     raise NotImplementedError
 

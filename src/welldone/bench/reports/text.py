@@ -78,7 +78,7 @@ def without_records(report: BenchReport) -> BenchReport:
 def settings_of_report(report: BenchReport) -> BenchSettings:
     """Return the settings of the run, as far as the report has them."""
     return msgspec.convert(
-        {"url": report.url, **report.config}, BenchSettings, dec_hook=lambda kind, value: kind(value)
+        {"url": report.url, **report.config}, BenchSettings, dec_hook=lambda value_type, value: value_type(value)
     )
 
 
@@ -97,10 +97,10 @@ def format_duration(seconds: float) -> str:
 
 def format_metric(metric: str, number: float) -> str:
     """Format a value of a metric such as `ttft.p99`, or of an assertion about it, with its unit."""
-    kind = "".join(takewhile(lambda char: char.isalnum() or char == "_", metric))
-    if kind in _SHARE_METRICS:
+    metric_name = "".join(takewhile(lambda char: char.isalnum() or char == "_", metric))
+    if metric_name in _SHARE_METRICS:
         return f"{number:.1%}"
-    return f"{number:,.2f}/s" if kind in _RATE_METRICS else format_duration(number)
+    return f"{number:,.2f}/s" if metric_name in _RATE_METRICS else format_duration(number)
 
 
 _BORDER_WIDTH = 7  # characters around two cells
@@ -144,8 +144,8 @@ def report_lines(report: BenchReport, width: int | None = None) -> list[str]:
         server = f" at {step.target}" if report.against else ""
         lines += [*_step_lines(step, server, width, is_full=is_full), ""]
     assertions = [line for result in report.assertion_results for line in wrap_text("", _assertion_line(result), width)]
-    for part in (comparison_lines(report.comparisons, width), assertions):
-        lines += [*part, ""] if part else []
+    for section in (comparison_lines(report.comparisons, width), assertions):
+        lines += [*section, ""] if section else []
     return [*lines, f"ended early: {report.incomplete_reason}"] if not report.is_complete else lines[:-1]
 
 
