@@ -115,8 +115,8 @@ def _head_bytes(reply: MockReply) -> bytes:
     """Encode the head. The script's headers take precedence over generated ones, even if they are wrong."""
     names = {"chunked": "Transfer-Encoding", "length": "Content-Length", "close": "Connection"}
     name, value = names[reply.framing], str(len(reply.body)) if reply.framing == "length" else reply.framing
-    given = {name.lower() for name in reply.headers}
-    is_added = name.lower() not in given and reply.status != 204  # RFC 9110 §8.6: no Content-Length with a 204
+    header_names = {name.lower() for name in reply.headers}
+    is_added = name.lower() not in header_names and reply.status != 204  # RFC 9110 §8.6: no Content-Length with a 204
     headers = reply.headers | {name: value} if is_added else reply.headers
     lines = [f"HTTP/1.1 {reply.status} Scripted", *(f"{name}: {value}" for name, value in headers.items())]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")

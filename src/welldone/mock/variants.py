@@ -206,7 +206,7 @@ def make_mock_server(
     if (rule is not None or fault is not None) and (text is not None or gap_s or None not in (rule, fault)):
         raise ValueError("give one of rule, fault and text: an answer with a broken rule or a fault has its own text")
     if fault is not None:
-        faults = {one.name: one for one in ALL_FAULTS}
+        faults = {known_fault.name: known_fault for known_fault in ALL_FAULTS}
         if fault not in faults:
             raise ValueError(unknown_name("fault", fault, faults, "welldone mock --list shows them"))
         return fault_server(faults[fault])

@@ -57,15 +57,15 @@ _LONG_REQUEST = re.compile(r"\b(?:story|essay|poem|novel|long|paragraphs?)\b", r
 
 def text_for(prompt: str, default: str) -> str:
     """Return the answer to a prompt."""
-    if found := _REPEAT_REQUEST.search(prompt):
-        text = found[1].strip()
+    if match := _REPEAT_REQUEST.search(prompt):
+        text = match[1].strip()
         quoted = _QUOTED.fullmatch(text)
         return text if quoted is None else quoted[1]
-    if found := _COUNT_REQUEST.search(prompt):
-        last = min(int(found[1] or _DEFAULT_COUNT), _COUNT_LIMIT)
+    if match := _COUNT_REQUEST.search(prompt):
+        last = min(int(match[1] or _DEFAULT_COUNT), _COUNT_LIMIT)
         return ", ".join(str(number) for number in range(1, last + 1))
-    if found := _QUOTED.search(prompt):
-        return found[1]
+    if match := _QUOTED.search(prompt):
+        return match[1]
     if "emoji" in prompt.lower():
         return EMOJI_TEXT
     return LONG_TEXT if _LONG_REQUEST.search(prompt) else default
@@ -101,10 +101,10 @@ def truncate_to_limit(choice: MockChoice, max_tokens: int) -> MockChoice:
     text = choice.text[:remaining]
     remaining -= len(text)
     calls = []
-    for call in choice.tool_calls:
+    for tool_call in choice.tool_calls:
         if remaining < 2:  # a call needs its name and at least one token of arguments
             break
-        calls.append(MockToolCall(call.name, call.arguments[: remaining - 1], call.is_custom))
+        calls.append(MockToolCall(tool_call.name, tool_call.arguments[: remaining - 1], tool_call.is_custom))
         remaining -= 1 + len(calls[-1].arguments)
     generated = max_tokens - remaining
     is_truncated = generated >= max_tokens or len(calls) < len(choice.tool_calls)

@@ -179,10 +179,10 @@ def _choice_events(request: GenerationBody, index: int, choice: MockChoice, repl
             events.append(ev.Logprobs(index, logprobs))
         events.append(ev.Text(index, token))
         offset += len(token)
-    for number, call in enumerate(choice.tool_calls):
+    for number, tool_call in enumerate(choice.tool_calls):
         id = f"call_{reply_id.replace('-', '_').rpartition('_')[2]}_{index}_{number}"
-        events.append(ev.ToolCall(index, number, id, call.name, {}, call.is_custom))
-        events += [ev.ToolArguments(index, number, token, {}, call.is_custom) for token in call.arguments]
+        events.append(ev.ToolCall(index, number, id, tool_call.name, {}, tool_call.is_custom))
+        events += [ev.ToolArguments(index, number, token, {}, tool_call.is_custom) for token in tool_call.arguments]
     return [*events, ev.Finish(index, choice.finish_reason, choice.stop_string)]
 
 

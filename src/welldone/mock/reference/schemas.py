@@ -38,15 +38,16 @@ def includes_usage(request: GenerationBody) -> bool:
 def message_text(message: messages.Message) -> str:
     """Return the text of a message."""
     if isinstance(message.content, list):
-        return "\n".join(part.text for part in message.content if isinstance(part, messages.TextPart))
+        text_parts = [content_part for content_part in message.content if isinstance(content_part, messages.TextPart)]
+        return "\n".join(text_part.text for text_part in text_parts)
     return message.content if isinstance(message.content, str) else ""
 
 
 def _check_content(message: messages.Message, param: str) -> None:
     """Raise `ApiError` for content that is missing or not text."""
     if isinstance(message.content, list):
-        for index, part in enumerate(message.content):
-            if not isinstance(part, messages.TextPart):
+        for index, content_part in enumerate(message.content):
+            if not isinstance(content_part, messages.TextPart):
                 raise fields.invalid(f"{param}[{index}]", "this model supports text only.")
     elif (
         isinstance(message, messages.AssistantMessage)

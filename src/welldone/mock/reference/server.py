@@ -74,8 +74,8 @@ class ReferenceServer(MockResponder):
             reply = self._route(http_request)
         except ApiError as error:
             is_google, is_anthropic = _is_google_path(http_request), _is_anthropic_path(http_request)
-            other = ErrorFormat.ANTHROPIC if is_anthropic else ErrorFormat.OPENAI
-            reply = render_error(error, ErrorFormat.GEMINI if is_google else other)
+            error_format = ErrorFormat.ANTHROPIC if is_anthropic else ErrorFormat.OPENAI
+            reply = render_error(error, ErrorFormat.GEMINI if is_google else error_format)
         reply = msgspec.structs.replace(reply, headers=reply.headers | CORS_HEADERS)
         if http_request.method != "HEAD":
             return reply
@@ -119,8 +119,8 @@ class ReferenceServer(MockResponder):
         }
         if path in posts:
             return "POST", posts[path]
-        if (found := GEMINI_PATH.fullmatch(path)) is not None:
-            return "POST", lambda request: self._answer_gemini(request, found[1], found[2])
+        if (match := GEMINI_PATH.fullmatch(path)) is not None:
+            return "POST", lambda request: self._answer_gemini(request, match[1], match[2])
         path = path.replace("/v1beta/models", "/v1/models", 1)
         if path.startswith("/v1/models/"):
             name = path.removeprefix("/v1/models/")
@@ -169,9 +169,9 @@ class ReferenceServer(MockResponder):
             message = f"Previous response with id '{str(previous)[:100]}' not found."
             raise invalid_request(message, param="previous_response_id", code="previous_response_not_found")
         items = run_to_completion(read_input_items(body, lambda _: None, 0))
-        found = responses_to_chat(body, [], items, unknown_tools="reject", allows_custom_tools=True)
-        dialect = ResponsesFormat(found.echo, is_summary=found.wants_summary, clock=time.time)
-        return self._read_chat(found.chat, found.param_names), dialect
+        translation = responses_to_chat(body, [], items, unknown_tools="reject", allows_custom_tools=True)
+        dialect = ResponsesFormat(translation.echo, is_summary=translation.wants_summary, clock=time.time)
+        return self._read_chat(translation.chat, translation.param_names), dialect
 
     def _respond(self, body: Json) -> MockReply:
         request, dialect = self._translate_responses(body)
@@ -192,8 +192,8 @@ class ReferenceServer(MockResponder):
 
     def _translate_messages(self, http_request: MockHttpRequest, *, is_count_only: bool = False) -> MockChatRequest:
         body = self._json_body(http_request)
-        found = anthropic_to_chat(body, "llamacpp", ignores_unknown_tools=True, is_count_only=is_count_only)
-        return self._read_chat(found.chat, found.param_names)
+        translation = anthropic_to_chat(body, "llamacpp", ignores_unknown_tools=True, is_count_only=is_count_only)
+        return self._read_chat(translation.chat, translation.param_names)
 
     def _answer_messages(self, http_request: MockHttpRequest) -> MockReply:
         request = self._translate_messages(http_request)
@@ -209,12 +209,12 @@ class ReferenceServer(MockResponder):
         is_count, is_stream = method == "countTokens", method == "streamGenerateContent"
         if is_count:
             body = counted_request(body)
-        found = gemini_to_chat(body, "llamacpp", model=model, ignores_unknown_tools=True)
-        request = self._read_chat(found.chat | {"stream": is_stream}, found.param_names)
+        translation = gemini_to_chat(body, "llamacpp", model=model, ignores_unknown_tools=True)
+        request = self._read_chat(translation.chat | {"stream": is_stream}, translation.param_names)
         if is_count:
             return json_reply({"totalTokens": self.count_chat(request)})
         is_array = is_stream and parse_qs(http_request.path.partition("?")[2]).get("alt") != ["sse"]
-        dialect = (GeminiArrayFormat if is_array else GeminiFormat)(includes_thoughts=found.shows_reasoning)
+        dialect = (GeminiArrayFormat if is_array else GeminiFormat)(includes_thoughts=translation.shows_reasoning)
         return self.chat(request, dialect)
 
     def _json_body(self, http_request: MockHttpRequest) -> Json:

@@ -48,7 +48,7 @@ class SchemaSampler:
         self._root = schema
         self._prompt = prompt
         self._strings = iter(strings)
-        self._numbers = cycle([int(found) for found in _NUMBER.findall(prompt)] or [1])
+        self._numbers = cycle([int(digits) for digits in _NUMBER.findall(prompt)] or [1])
         self._nodes_left = _NODES_LIMIT
 
     def sample(self) -> Any:  # noqa: ANN401 - any JSON
@@ -77,12 +77,12 @@ class SchemaSampler:
         return self._of_type(schema, depth)
 
     def _of_type(self, schema: Json, depth: int) -> Any:  # noqa: ANN401 - any JSON
-        kind = schema.get("type")
-        if kind is None:
-            kind = "object" if "properties" in schema else "array" if "items" in schema else "string"
-        if isinstance(kind, list):
-            kind = next((name for name in kind if name != "null"), "null")
-        match kind:
+        schema_type = schema.get("type")
+        if schema_type is None:
+            schema_type = "object" if "properties" in schema else "array" if "items" in schema else "string"
+        if isinstance(schema_type, list):
+            schema_type = next((name for name in schema_type if name != "null"), "null")
+        match schema_type:
             case "object":
                 return self._object(schema, depth)
             case "array":
@@ -90,9 +90,9 @@ class SchemaSampler:
             case "string":
                 return self._text(schema)
             case "integer" | "number":
-                return self._number(schema, is_integer=kind == "integer")
+                return self._number(schema, is_integer=schema_type == "integer")
             case "boolean" | "null":
-                return True if kind == "boolean" else None
+                return True if schema_type == "boolean" else None
             case unknown:
                 raise _invalid_schema(f"unknown type {str(unknown)[:40]!r}")
 
@@ -201,6 +201,6 @@ def _is_mentioned(function: Function, prompt: str) -> bool:
         return True
     description = [word.lower() for word in _WORD.findall(function.description or "")[1:]]  # the first one is a verb
     main_word = [word for word in description if word not in _STOP_WORDS][:1]
-    name_words = [part.lower() for part in _NAME_PART.findall(function.name)]
+    name_words = [word.lower() for word in _NAME_PART.findall(function.name)]
     words = {word for word in [*name_words, *main_word] if word not in _STOP_WORDS}
     return not words.isdisjoint(word.lower() for word in _WORD.findall(prompt))

@@ -23,7 +23,7 @@ from welldone.schemas.responses import ResponseRequest
 MockBehavior: TypeAlias = Callable[[MockExchange], MockReply]
 
 _REQUEST_TYPES = (MockChatRequest, MockCompletionRequest, ResponseRequest, AnthropicRequest)
-_KNOWN_FIELDS = frozenset(field.name for kind in _REQUEST_TYPES for field in describe_fields(kind))
+_KNOWN_FIELDS = frozenset(field.name for request_type in _REQUEST_TYPES for field in describe_fields(request_type))
 _SPECIAL_TOKEN = "<|im_end|>"
 _BUFFERING_S = 0.5
 """Delay of a buffered stream: long enough to be measured."""
@@ -270,7 +270,7 @@ def _omits_role_when_empty(exchange: MockExchange) -> MockReply:
     message = as_object(exchange.first_choice().get("message"))
     if not message or any(message.get(name) for name in ("content", "tool_calls", "reasoning_content")):
         return exchange.reply
-    return exchange.edited(lambda chunk: None if any("role" in one["delta"] for one in _choices(chunk)) else chunk)
+    return exchange.edited(lambda chunk: None if any("role" in entry["delta"] for entry in _choices(chunk)) else chunk)
 
 
 def _leaks_special_token(exchange: MockExchange) -> MockReply:
@@ -294,14 +294,14 @@ def _leaks_tool_markup(exchange: MockExchange) -> MockReply:
     if not exchange.fields.get("tools"):
         return exchange.reply
     message = as_object(exchange.first_choice().get("message"))
-    calls = [as_object(as_object(call).get("function")) for call in as_list(message.get("tool_calls"))]
-    markup = "\n".join(f"<tool_call>\n{_call_markup(call)}\n</tool_call>" for call in calls)
+    functions = [as_object(as_object(tool_call).get("function")) for tool_call in as_list(message.get("tool_calls"))]
+    markup = "\n".join(f"<tool_call>\n{_call_markup(function)}\n</tool_call>" for function in functions)
     return exchange.with_text(markup) if markup else exchange.reply
 
 
-def _call_markup(call: Json) -> str:
-    arguments: Any = json.loads(call["arguments"])
-    return json.dumps({"name": call["name"], "arguments": arguments}, ensure_ascii=False)
+def _call_markup(function: Json) -> str:
+    arguments: Any = json.loads(function["arguments"])
+    return json.dumps({"name": function["name"], "arguments": arguments}, ensure_ascii=False)
 
 
 BEHAVIORS: Mapping[str, MockBehavior] = {

@@ -80,8 +80,8 @@ class MockExchange:
         limit = "max_output_tokens" if "input" in self.fields else "max_tokens"
         removed = dict.fromkeys(_OUTPUT_FIELDS, ...)
         prompts = {"messages": messages, "prompt": prompt, "input": prompt, "contents": contents}
-        given = {name: value for name, value in prompts.items() if name in self.fields}
-        return self.variant(**removed, **{limit: _MAX_TOKENS}, **given).reply
+        prompt_fields = {name: value for name, value in prompts.items() if name in self.fields}
+        return self.variant(**removed, **{limit: _MAX_TOKENS}, **prompt_fields).reply
 
     def buffered(self, **fields: Any) -> Json:  # noqa: ANN401 - JSON
         """The object of the correct reply without a stream."""
@@ -97,7 +97,8 @@ class MockExchange:
         if choice:
             return choice_text(choice), choice.get("finish_reason") == "stop"
         if candidates := GeminiReplyView([(None, reply)]).candidates:
-            text = "".join(as_text(part.get("text")) for part in candidates[0].parts if not part.get("thought"))
+            answer_parts = [content_part for content_part in candidates[0].parts if not content_part.get("thought")]
+            text = "".join(as_text(answer_part.get("text")) for answer_part in answer_parts)
             return text, candidates[0].finish_reason == "STOP" and not candidates[0].calls
         items = [as_object(item) for item in as_list(reply.get("output"))]
         content = [block for item in items for block in as_list(item.get("content"))]

@@ -189,6 +189,6 @@ def _trace_usage(trace: Trace) -> Json:
     view = TraceView(trace)
     usage = dict(_DEFAULT_USAGE)
     for body in (*(chunk.json for chunk in view.chunks), view.reply_object):
-        found = as_object(body.get("usage"))
-        usage |= {name: found[name] for name in _DEFAULT_USAGE if is_int(found.get(name))}
+        counts = as_object(body.get("usage"))
+        usage |= {name: counts[name] for name in _DEFAULT_USAGE if is_int(counts.get(name))}
     return usage | {"total_tokens": usage["prompt_tokens"] + usage["completion_tokens"]}
