@@ -24,8 +24,8 @@ def wrap_text(label: str, text: str, width: int | None) -> list[str]:
     if width is None or len(label) + len(text) <= width:
         return [f"{label}{text}".rstrip()]
     room = max(width - len(label), _MIN_COLUMN_WIDTH)
-    parts = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
-    return [(label if number == 0 else " " * len(label)) + part for number, part in enumerate(parts)]
+    lines = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
+    return [(label if number == 0 else " " * len(label)) + line for number, line in enumerate(lines)]
 
 
 def format_table(
@@ -62,19 +62,19 @@ def format_table(
 # ---- HTML, XML and SVG. Text is escaped when a tree is serialised.
 
 
-def element(kind: str, /, *inside: str | Element, **attributes: str) -> Element:
+def element(tag: str, /, *inside: str | Element, **attributes: str) -> Element:
     """Create an element with text and child elements. `class_` and `http_equiv` become `class` and `http-equiv`.
 
     Text from a server must be sanitized first. Attributes never contain text from a server.
     """
-    created = Element(kind, {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()})
-    for part in inside:
-        if isinstance(part, Element):
-            created.append(part)
+    created = Element(tag, {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()})
+    for child in inside:
+        if isinstance(child, Element):
+            created.append(child)
         elif len(created):
-            created[-1].tail = (created[-1].tail or "") + part
+            created[-1].tail = (created[-1].tail or "") + child
         else:
-            created.text = (created.text or "") + part
+            created.text = (created.text or "") + child
     return created
 
 
@@ -88,9 +88,9 @@ def html_section(title: str, *inside: Element) -> Element:
     return element("section", element("h2", title), *inside)
 
 
-def table_row(cells: Iterable[str | Element], kind: str = "td") -> Element:
-    """A row of a table; its headings are of the kind `th`."""
-    return element("tr", *(element(kind, cell) for cell in cells))
+def table_row(cells: Iterable[str | Element], tag: str = "td") -> Element:
+    """A row of a table; its headings have the tag `th`."""
+    return element("tr", *(element(tag, cell) for cell in cells))
 
 
 def html_table(names: Iterable[str | Element], rows: Iterable[Element]) -> Element:

@@ -77,7 +77,7 @@ class ResponseHead(NamedTuple):
     def value(self, name: str) -> str:
         """Return the value of a header; empty if it is absent."""
         key = name.lower().encode()
-        return ", ".join(value.decode("latin-1") for other, value in self.headers if other.lower() == key)
+        return ", ".join(value.decode("latin-1") for header, value in self.headers if header.lower() == key)
 
     @property
     def media_type(self) -> str:
@@ -261,7 +261,7 @@ class ResponseRepair:
                 status=self._received.status,
                 headers=tuple(headers),
                 complete=True,
-                chunk_sizes=tuple(len(part) for part in self._trace_parts if part),
+                chunk_sizes=tuple(len(chunk) for chunk in self._trace_parts if chunk),
             )
         )
         if report.findings:
@@ -484,7 +484,7 @@ class AnswerMiddleware(Generic[AppT]):
         if repair.is_examined:
             report = repair.report(is_complete=is_complete)
             self.counters.add(report)
-            is_ended = report.result.failure is None and any(one.rule in _END_RULES for one in report.result.repairs)
+            is_ended = report.result.failure is None and any(fix.rule in _END_RULES for fix in report.result.repairs)
             if is_ended and not self._has_logged:
                 self._has_logged = True
                 logging.getLogger("welldone").warning(_NO_END, report.path)

@@ -183,7 +183,7 @@ class AnswerStream:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         for result in self._send_end(self._require_send("with"), error):
             if isinstance(result, Coroutine):
@@ -196,7 +196,7 @@ class AnswerStream:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         for result in self._send_end(self._require_send("async with"), error):
             if isinstance(result, Awaitable):

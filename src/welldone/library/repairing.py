@@ -295,9 +295,9 @@ def _map_error(body: bytes, status: int, failure: Failure, *, is_messages: bool)
         failure = Failure(message)
     if failure.type != "server_error":
         return failure
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    kind = error_type_for_status(status) if is_messages else _ERROR_TYPE_BY_STATUS.get(status, kind)
-    return msgspec.structs.replace(failure, type=kind)
+    error_type = "invalid_request_error" if status < 500 else "server_error"
+    error_type = error_type_for_status(status) if is_messages else _ERROR_TYPE_BY_STATUS.get(status, error_type)
+    return msgspec.structs.replace(failure, type=error_type)
 
 
 def make_checked_pipeline(
