@@ -162,6 +162,15 @@ def test_usage_on_each_chunk_gives_the_same_bytes_on_both_paths(
     assert apart.result == together.result
 
 
+def test_a_usage_that_returns_to_an_earlier_one_is_the_last() -> None:
+    facts = RequestFacts(continuous_usage=True)
+    pieces = [text_frame("one"), *(counted(10, number) for number in (1, 2, 0, 2, 0, 2))]
+    pipeline = make_pipeline(facts)
+    through(pipeline, pieces)
+    assert pipeline.usage is not None
+    assert pipeline.usage.completion_tokens == 2
+
+
 def test_other_chunks_among_those_with_usage_are_parsed() -> None:
     known = [counted(10, number) for number in range(10)]
     pieces = [*known, text_frame("plain"), *known, counted(10, 3, text="\u2028"), *known, counted(10, 5, 16), *known]

@@ -224,8 +224,8 @@ def learn_chunk(
     rest, counts = _split_usage(after)
     if _USAGE_OBJECT.search(rest) or _USAGE_OBJECT.search(before):
         return None
-    if not allows_usage or (not callable(sent) and any(map(_USAGE_OBJECT.search, sent))):
-        rest, counts = after, None
+    if counts is not None and not (allows_usage and (callable(sent) or not any(map(_USAGE_OBJECT.search, sent)))):
+        return None  # a usage that is sent on differs from chunk to chunk
     if callable(sent):
         return _EncodedTemplate((before, rest), sent, framing, counts)
     template = ChunkTemplate((before, rest), sent, framing, counts)
