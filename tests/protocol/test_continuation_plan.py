@@ -158,7 +158,7 @@ def test_what_cannot_be_compared_is_not_continued() -> None:
     assert plan_continuation({"temperature": 0}, delivered_of(Text(0, "a"), empty), LOST, style=None) == REPLAY
     assert plan_continuation({"temperature": 0, "return_token_ids": True}, HELLO, LOST, style=None) is None
     dropped = delivered_of(unknown, Text(0, "a"))
-    dropped.pending.append(FastPathText(0, bytearray(b"a"), 1))
+    dropped.pending.append(FastPathText(Text, 0, bytearray(b"a"), 1))
     dropped.record_pending()
     assert (dropped.choices, dropped.has_content) == ({}, True)
 

@@ -12,9 +12,11 @@ from tests.support.path_comparison import twin_of
 from tests.table import table
 from welldone.core.answer_format import AnswerFormat
 from welldone.core.envelope import Endpoint, Envelope
+from welldone.core.events import Reasoning, Text
 from welldone.core.request_facts import RepairOptions, RequestFacts
 from welldone.core.state import PartState
 from welldone.core.template import WORTHWHILE_CHUNKS, TransferFraming
+from welldone.core.text_filters import ThinkMode
 from welldone.dialects.gemini.writer import GeminiArrayFormat, GeminiFormat
 from welldone.dialects.messages.writer import MessagesFormat
 from welldone.dialects.ollama.writer import OllamaFormat
@@ -74,6 +76,11 @@ def text_frame(
     return f"data: {CHUNK % (created, choice, top)}\n\n".encode(errors="surrogatepass")
 
 
+def thought_frame(text: str, field: str = "reasoning_content", more: str = "") -> bytes:
+    """A chunk with reasoning."""
+    return text_frame(text).replace(b'"content"', f'{more}"{field}"'.encode())
+
+
 OTHER_FRAMES = [
     b": ping\n\n",
     b"data: [DONE]\n\n",
@@ -94,7 +101,16 @@ OTHER_FRAMES = [
     b'data: {"id":"x","choices":[{"index":0,"delta":{"annotations":[{"a":1}],"content":"x"}}]}\n\n',
 ]
 TEXT_FRAMES = st.sampled_from(["a", " the", "\n", '"', "\\", "é", "漢", "aa", "<think>", "  ", "b"]).map(text_frame)
-STREAM = st.lists(st.one_of(TEXT_FRAMES, TEXT_FRAMES, TEXT_FRAMES, st.sampled_from(OTHER_FRAMES)), max_size=30)
+THOUGHT_FRAMES = st.sampled_from(["a", " so", "\n", '"', "é", "\u2028", "<think>"]).map(thought_frame)
+OTHER_FRAMES += [
+    thought_frame("x", "reasoning"),
+    thought_frame("x", more='"reasoning":"x",'),
+    thought_frame("x", more='"reasoning":"other",'),
+    thought_frame("x", more='"content":"",'),
+]
+STREAM = st.lists(
+    st.one_of(TEXT_FRAMES, TEXT_FRAMES, THOUGHT_FRAMES, THOUGHT_FRAMES, st.sampled_from(OTHER_FRAMES)), max_size=30
+)
 
 
 @given(STREAM, st.booleans(), st.sampled_from([frozenset[str](), frozenset({"all"}), frozenset({"delta-role-once"})]))
@@ -103,7 +119,8 @@ def test_any_stream_gives_the_same_bytes_on_both_paths(
 ) -> None:
     facts = RequestFacts(include_usage=True, is_usage_forced=True, is_json_output=is_json)
     apart, together = make_pipeline(facts, strict), make_pipeline(facts, strict)
-    pieces = [text_frame("", role='"role":"assistant",'), text_frame("one"), text_frame(" two"), *pieces]
+    start = [thought_frame("Hm"), thought_frame(" so"), text_frame("one"), text_frame(" two")]
+    pieces = [text_frame("", role='"role":"assistant",'), *start, *pieces]
     assert through(apart, pieces) == through(together, [b"".join(pieces)])
     assert apart.result.invalid_json_count == together.result.invalid_json_count
 
@@ -112,7 +129,7 @@ def test_any_stream_gives_the_same_bytes_on_both_paths(
 def test_any_stream_for_another_dialect_gives_the_same_bytes_on_both_paths(pieces: list[bytes], client: str) -> None:
     pipeline = make_pipeline(client=client)
     assert twin_of(pipeline) is not None  # the output is compared with that of the twin
-    through(pipeline, [text_frame("one"), text_frame(" two"), text_frame(" three"), *pieces])
+    through(pipeline, [thought_frame("Hm"), thought_frame(" so"), text_frame("one"), text_frame(" two"), *pieces])
 
 
 def test_the_fast_path_is_used() -> None:
@@ -249,6 +266,58 @@ def test_text_for_a_client_with_another_dialect_takes_the_fast_path(client: str,
     size, _, rest = sent.partition(b":")
     assert int(size) == len(rest) - 1
     assert b'" five"' in rest
+
+
+@table("field", ["reasoning_content", "reasoning"])
+@table("client", [None, *(name for name in TRANSLATED if name != "Gemini, array")])
+def test_reasoning_takes_the_fast_path(client: str | None, field: str) -> None:
+    pipeline = make_pipeline(RequestFacts(include_usage=True, tool_names=frozenset({"f"})), client=client)
+    sent = b"".join([pipeline.feed(thought_frame(f"word {number}", field)) for number in range(20)])
+    assert pipeline.fast_path._template is not None
+    assert pipeline.fast_path._template.frames > 10
+    assert all(f"word {number}".encode() in sent for number in range(20))
+
+
+@table("more", ['"reasoning":"x",', '"reasoning":"another",'])
+def test_reasoning_in_two_fields_is_parsed(more: str) -> None:
+    pipeline = make_pipeline()
+    for _ in range(20):
+        pipeline.feed(thought_frame("x", more=more))
+    assert pipeline.fast_path.rewrite is None
+
+
+def test_reasoning_for_a_client_without_thoughts_is_parsed() -> None:
+    pipeline = make_pipeline(client="Gemini, array")
+    assert b"".join([pipeline.feed(thought_frame("x")) for _ in range(20)]) == b""
+    assert pipeline.fast_path.rewrite is None
+
+
+@table("think", ["tags", "open"])
+def test_reasoning_is_parsed_where_it_may_be_repeated_in_tags(think: ThinkMode) -> None:
+    pipeline = StreamPipeline(Endpoint.CHAT, fallback=ENVELOPE, options=RepairOptions(think=think))
+    for _ in range(20):
+        pipeline.feed(thought_frame("x"))
+    assert pipeline.fast_path.rewrite is None
+
+
+def test_counted_reasoning_is_parsed() -> None:
+    pipeline = make_pipeline(RequestFacts(count_reasoning_tokens=True))
+    for _ in range(20):
+        pipeline.feed(thought_frame("x"))
+    assert pipeline.fast_path.rewrite is None
+
+
+def test_reasoning_of_the_fast_path_is_known_to_a_continuation() -> None:
+    pipeline = StreamPipeline(Endpoint.CHAT, fallback=ENVELOPE, is_continuable=True)
+    for frame in (*(thought_frame("a") for _ in range(9)), *(text_frame("b") for _ in range(9))):
+        pipeline.feed(frame)
+    delivered = pipeline.delivered(0)
+    assert delivered is not None
+    segments = delivered.choices[0].segments
+    assert [(one.kind[0], bytes(one.data), one.pieces) for one in segments] == [
+        (Reasoning, b"a" * 9, 9),
+        (Text, b"b" * 9, 9),
+    ]
 
 
 def test_the_limit_of_a_repeated_answer_counts_the_text_of_the_fast_path() -> None:

@@ -175,11 +175,11 @@ def test_log_probabilities_come_with_their_text() -> None:
 
 def test_text_is_accepted_while_a_choice_is_open_and_nothing_is_pending() -> None:
     writer = GeminiFormat().make_writer(HEAD, lambda: None)
-    assert not writer.accepts_text(0)
+    assert not writer.accepts_text(0, Text)
     writer.send(START)
-    assert writer.accepts_text(0)
+    assert writer.accepts_text(0, Text)
     writer.send(Logprobs(0, {"content": [{"token": "a"}]}))
-    assert not writer.accepts_text(0)
+    assert not writer.accepts_text(0, Text)
 
 
 TIMINGS: Json = {"timings": {"prompt_n": 3, "cache_n": 4, "predicted_n": 2}}

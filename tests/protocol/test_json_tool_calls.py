@@ -365,7 +365,7 @@ def test_the_fast_path_is_used_once_the_text_is_no_call() -> None:
     assert not answer.parts[0].has_plain_text
     for text, is_fast in (("{", False), ('"name"', False), ("}", True), (" c", True)):
         answer.feed(stream(*([role()] if text == "{" else []), *content_chunks(text), end=b""))
-        assert answer.parts[0].can_use_fast_path(0) is is_fast
+        assert answer.parts[0].can_use_fast_path(0, Text) is is_fast
 
 
 @pytest.mark.parametrize(

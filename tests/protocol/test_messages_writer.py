@@ -311,10 +311,10 @@ def test_a_keep_alive_is_a_comment_before_the_message_and_a_ping_within_it() -> 
 
 def test_text_is_accepted_while_a_text_block_is_open() -> None:
     writer = MessagesFormat().make_writer(HEAD, lambda: None)
-    accepted = [writer.accepts_text(0)]
+    accepted = [writer.accepts_text(0, Text)]
     for event in (OPEN, Text(0, "a"), CALL):
         writer.send(event)
-        accepted.append(writer.accepts_text(0))
+        accepted.append(writer.accepts_text(0, Text))
     assert accepted == [False, False, True, False]
 
 

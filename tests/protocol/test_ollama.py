@@ -136,6 +136,6 @@ def test_the_reply_has_the_content_of_the_stream(is_chat: bool, events: list[Eve
 
 def test_text_is_accepted_while_a_choice_is_open() -> None:
     writer = OllamaFormat(is_chat=True, created_at=AT).make_writer(HEAD, lambda: None)
-    assert not writer.accepts_text(0)
+    assert not writer.accepts_text(0, Text)
     writer.send(ChoiceStart(0))
-    assert writer.accepts_text(0)
+    assert writer.accepts_text(0, Text)

@@ -319,12 +319,12 @@ def test_unknown_fields_are_omitted() -> None:
 
 def test_the_fast_path_applies_only_while_a_text_part_is_open() -> None:
     writer = ResponsesFormat({}).make_writer(HEAD, lambda: None)
-    takes = [writer.accepts_text(0)]
+    takes = [writer.accepts_text(0, Text)]
     for event in (ChoiceStart(0), Text(0, "a"), Logprobs(0, logprobs("b")), Text(0, "b"), ToolCall(0, 0, "a", "get")):
         writer.send(event)
-        takes.append(writer.accepts_text(0))
+        takes.append(writer.accepts_text(0, Text))
     assert takes == [False, False, True, False, True, False]
-    assert not writer.accepts_text(1)
+    assert not writer.accepts_text(1, Text)
 
 
 def test_unicode_line_breaks_are_escaped() -> None:

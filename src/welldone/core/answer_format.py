@@ -92,10 +92,10 @@ class DialectWriter(Protocol):
     def send(self, event: Event) -> bytes:
         """Return the bytes for `event`, if any. Raises EventOrderError if it is not allowed now."""
 
-    def accepts_text(self, index: int) -> bool:
-        """Whether text of this choice is allowed now and would be a chunk without other fields."""
+    def accepts_text(self, index: int, text_type: type[TextEvent]) -> bool:
+        """Whether text or reasoning of this choice is allowed now and would be a chunk without other fields."""
 
-    def split_text(self, index: int, sent: bytes) -> Affixes | TextEncoder | None:
+    def split_text(self, index: int, sent: bytes, text_type: type[TextEvent]) -> Affixes | TextEncoder | None:
         """Return the bytes around the next text of this choice, if it has the form of the last one, which is `sent`.
 
         A dialect whose chunks differ in more than their text returns an encoder.

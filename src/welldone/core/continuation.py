@@ -92,8 +92,9 @@ class DeliveredChoice:
 
 
 class FastPathText(msgspec.Struct, frozen=True, gc=False):
-    """Text of one choice that the fast path sent, as the content of a JSON string, and its number of chunks."""
+    """Text or reasoning of one choice that the fast path sent, as the content of a JSON string, and its chunks."""
 
+    text_type: type[ev.TextEvent]
     index: int
     text: bytearray
     pieces: int
@@ -134,7 +135,7 @@ class Delivered:
         for events in self.pending:
             if isinstance(events, FastPathText):
                 self._add_texts(index, texts)
-                self._add(events.index, _TEXT, decode_text(bytes(events.text)), events.pieces)
+                self._add(events.index, (events.text_type, 0), decode_text(bytes(events.text)), events.pieces)
                 continue
             for event in events:
                 if type(event) is Text and (event.index == index or not texts):

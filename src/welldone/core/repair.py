@@ -79,6 +79,11 @@ class _ChoiceRepair:
         self.has_reasoning = False
         self.can_pass_text = False  # text needs no repair
 
+    def can_pass_reasoning(self, think: text_filters.ThinkMode) -> bool:
+        """Whether reasoning needs no repair and changes no state."""
+        is_filtered = self.reasoning_filter is not None or self.think_filter is not None or think != "no"
+        return self.has_reasoning and self.finish_reason is None and not is_filtered
+
     def pause(self, out: list[Event]) -> None:
         """Emit white space that was held back, before an event that is not text."""
         if self.think_filter is not None:
@@ -178,11 +183,12 @@ class EventRepairer:
         """Whether every requested choice has a finish reason, and none has failed."""
         return self.failure is None and self.is_finished
 
-    def can_use_fast_path(self, index: int) -> bool:
-        """Whether text of this choice passes unchanged and changes no state."""
+    def can_use_fast_path(self, index: int, text_type: type[ev.TextEvent]) -> bool:
+        """Whether text or reasoning of this choice passes unchanged and changes no state."""
         choice = self._choices.get(index)
-        is_restricted = self.failure is not None or self._json_checker is not None or self._is_renumbered
-        return choice is not None and choice.can_pass_text and not is_restricted
+        if choice is None or self.failure is not None or self._json_checker is not None or self._is_renumbered:
+            return False
+        return choice.can_pass_text if text_type is ev.Text else choice.can_pass_reasoning(self.options.think)
 
     def record_fast_path(self) -> None:
         """Update the state after text that the fast path handled."""

@@ -23,7 +23,7 @@ from welldone.core.lenient_json import LITERAL_BYTES, decode_text, is_verbatim_t
 
 # Where the text of a frame stands.
 
-_TEXT_FIELD = re.compile(rb'"(?:content|delta|text|thinking)": ?"((?:[^"\\]|\\.)*)"')
+_TEXT_FIELD = re.compile(rb'"(?:content|delta|text|thinking|reasoning(?:_content)?)": ?"((?:[^"\\]|\\.)*)"')
 _LIMIT_BYTES = 4096
 """Longest frame from which a template is learnt, since each text in it is tried. Real chunks have 300 bytes."""
 _MARK = "\x1atext\x1a"

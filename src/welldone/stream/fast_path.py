@@ -13,14 +13,25 @@ from collections.abc import Callable, Mapping
 
 from welldone.core.answer_format import DialectWriter
 from welldone.core.continuation import FastPathText
-from welldone.core.events import Event, FieldLocation, Reasoning, Refusal, Text, ToolCall, UnknownFields, Usage
+from welldone.core.events import (
+    Event,
+    FieldLocation,
+    Reasoning,
+    Refusal,
+    Text,
+    TextEvent,
+    ToolCall,
+    UnknownFields,
+    Usage,
+)
 from welldone.core.template import NO_FRAMING, WORTHWHILE_CHUNKS, ChunkTemplate, TransferFraming, learn_chunk
 from welldone.dialects.chat.writer import split_chunk
 from welldone.stream.part import StreamPart
 
 _RECORDED_ONCE = ("delta-content-incremental", "delta-role-content-empty", "use-not-zero")  # not for each such chunk
-_BLOCK_EVENTS = frozenset((Reasoning, Refusal, ToolCall))
-"""Events that end a block of text, in dialects that have blocks: Messages and Responses."""
+_TEXT_TYPES = (Text, Reasoning)
+_BLOCK_EVENTS = frozenset((*_TEXT_TYPES, Refusal, ToolCall))
+"""Events that end a block of another type, in dialects that have blocks: Messages and Responses."""
 _LEARNING_ATTEMPTS = 4
 """Templates in a row that are of no use together, since chunks differ in more than their text."""
 _PENDING_LIMIT_BYTES = 4096  # of text that is recorded later, together with other events
@@ -44,6 +55,7 @@ class FastPath:
         self._template: ChunkTemplate | None = None
         self._rule_counts: Mapping[str, int] = {}  # violations by rule id of one chunk of the template
         self._choice = 0  # the choice whose text is rewritten
+        self._text_type: type[TextEvent] = Text  # and the type of its text
 
     def use_framing(self, framing: TransferFraming) -> None:
         """Expect and add transfer framing from now on."""
@@ -75,7 +87,7 @@ class FastPath:
                 self._stream_part.record_fast_usage(Usage(*done.counts, {}))
             delivered = self._stream_part.delivered
             if delivered is not None and done.texts is not None:
-                delivered.pending.append(FastPathText(self._choice, done.texts, done.frames))
+                delivered.pending.append(FastPathText(self._text_type, self._choice, done.texts, done.frames))
                 if len(done.texts) > _PENDING_LIMIT_BYTES:
                     delivered.record_pending()
             elif delivered is not None:
@@ -89,7 +101,8 @@ class FastPath:
         """Return the violations so far, if something can be learnt from `data`."""
         if self._attempts == 0 or (self._template is not None and self._template.matches(data)):
             return None
-        if writer is not None and not writer.accepts_text(self._choice):  # it may add what an earlier chunk has left
+        # A writer may add what an earlier chunk has left.
+        if writer is not None and not any(writer.accepts_text(self._choice, text_type) for text_type in _TEXT_TYPES):
             return None
         return self._stream_part.repair_log.counts()
 
@@ -104,12 +117,14 @@ class FastPath:
         """Learn from what the slow path did with `data`, and set `rewrite` if the next chunk may be like it."""
         if writer is None:
             return
-        if self._template is not None and not _BLOCK_EVENTS.isdisjoint(map(type, events)):
+        if self._template is not None and any(
+            type(event) in _BLOCK_EVENTS and type(event) is not self._text_type for event in events
+        ):
             self._template = None  # the next text is in another block
-        if rules_before is not None and events and type(events[-1]) is Text:
+        if rules_before is not None and events and type(events[-1]) in _TEXT_TYPES:
             self._learn(data, sent, events, rules_before, writer)
         template = self._template
-        if template is not None and self._is_stateless(self._choice, writer):
+        if template is not None and self._is_stateless(self._choice, self._text_type, writer):
             template.room = self.room
             self.rewrite = template.rewrite
 
@@ -118,7 +133,7 @@ class FastPath:
     ) -> None:
         """Learn from a chunk with one text and possibly unknown fields, which each such chunk repeats."""
         *fields, text = events
-        if not (isinstance(text, Text) and self._is_stateless(text.index, writer)):
+        if not (isinstance(text, _TEXT_TYPES) and self._is_stateless(text.index, type(text), writer)):
             return
         for event in fields:  # only fields that are sent with the next chunk leave no state
             if not isinstance(event, UnknownFields) or event.location is FieldLocation.DELTA or event.in_own_chunk:
@@ -130,8 +145,8 @@ class FastPath:
         self._attempts -= 1
         endpoint = self._stream_part.endpoint
         self._template = learn_chunk(
-            split_chunk(data, endpoint),
-            writer.split_text(text.index, sent),
+            split_chunk(data, endpoint, type(text)),
+            writer.split_text(text.index, sent, type(text)),
             self._framing,
             counts_characters=not endpoint.is_chat,
             allows_usage=True,
@@ -139,8 +154,8 @@ class FastPath:
         self._rule_counts = new
         if self._template is not None and self._stream_part.delivered is not None:
             self._template.texts = bytearray()
-        self._choice = text.index
+        self._choice, self._text_type = text.index, type(text)
 
-    def _is_stateless(self, index: int, writer: DialectWriter) -> bool:
+    def _is_stateless(self, index: int, text_type: type[TextEvent], writer: DialectWriter) -> bool:
         """Whether plain text of this choice passes unchanged and changes no state."""
-        return writer.accepts_text(index) and self._stream_part.can_use_fast_path(index)
+        return writer.accepts_text(index, text_type) and self._stream_part.can_use_fast_path(index, text_type)

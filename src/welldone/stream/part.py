@@ -15,7 +15,7 @@ from welldone.core.continuation import (
     continued_usage,
 )
 from welldone.core.envelope import Endpoint, Envelope
-from welldone.core.events import Event, Failure, Finish, KeepAlive, Usage
+from welldone.core.events import Event, Failure, Finish, KeepAlive, Text, TextEvent, Usage
 from welldone.core.fields import broken_rule_failure
 from welldone.core.json_tool_calls import JsonCallConverter
 from welldone.core.repair import EventRepairer
@@ -191,11 +191,14 @@ class StreamPart:
             endpoint, fallback=fallback, facts=self._facts, repair_log=log, limit_bytes=self._limit_bytes
         )
 
-    def can_use_fast_path(self, index: int) -> bool:
-        """Whether plain text of this choice passes unchanged and changes no state."""
-        is_watched = self._text_tool_calls is not None and self._text_tool_calls.is_watching
+    def can_use_fast_path(self, index: int, text_type: type[TextEvent]) -> bool:
+        """Whether plain text or reasoning of this choice passes unchanged and changes no state."""
+        if text_type is Text:
+            is_watched = self._text_tool_calls is not None and self._text_tool_calls.is_watching
+        else:
+            is_watched = self._reasoning_counter is not None
         is_direct = self._is_direct and self._seam is None and not is_watched
-        return is_direct and self._reader.is_idle and self.repairer.can_use_fast_path(index)
+        return is_direct and self._reader.is_idle and self.repairer.can_use_fast_path(index, text_type)
 
     def record_fast_path(self, frames: int, byte_count: int, last_bytes: int, rule_counts: Mapping[str, int]) -> None:
         """Update reader, repair and log after frames that the fast path handled."""

@@ -73,7 +73,7 @@ class ChunkFastPath:
             self._template = learn_chunk(split_chunk(frame), (b"", b""))
             self._index = events[0].index
         self._is_open = (
-            self._template is not None and self._reader.is_idle and self._repair.can_use_fast_path(self._index)
+            self._template is not None and self._reader.is_idle and self._repair.can_use_fast_path(self._index, ev.Text)
         )
 
     def close(self) -> bytes:

@@ -68,13 +68,13 @@ class ChunkWriter:
             return encode_text(affixes, event.text)
         return self._write_event(event)
 
-    def accepts_text(self, index: int) -> bool:
-        """Whether text of this choice is allowed now and would be a chunk without other fields."""
+    def accepts_text(self, index: int, text_type: type[ev.TextEvent]) -> bool:
+        """Whether text or reasoning of this choice is allowed now and would be a chunk without other fields."""
         return not self._pending and not self._pending_chunk_fields and self._state_machine.accepts_text(index)
 
-    def split_text(self, index: int, sent: bytes) -> Affixes | None:
+    def split_text(self, index: int, sent: bytes, text_type: type[ev.TextEvent]) -> Affixes | None:
         """Return the bytes around the text of `sent`, which may have fields that each such chunk has."""
-        return split_chunk(sent, self._dialect.endpoint)
+        return split_chunk(sent, self._dialect.endpoint, text_type)
 
     def end(self) -> bytes:
         """Return the bytes that end the stream.
@@ -216,14 +216,28 @@ def _envelope_object(envelope: Envelope, object_type: str) -> Json:
     return {"id": envelope.id, "object": object_type, "created": envelope.created, "model": envelope.model}
 
 
-def split_chunk(frame: bytes, endpoint: Endpoint = Endpoint.CHAT) -> Affixes | None:
+def split_chunk(
+    frame: bytes, endpoint: Endpoint = Endpoint.CHAT, text_type: type[ev.TextEvent] = ev.Text
+) -> Affixes | None:
     """Return the bytes before and after the text of a chunk; None if it is not one frame with a text to be copied."""
-    return split_around_text(frame, _TEXT_OF[endpoint]) if sse.is_single_frame(frame) else None
+    text_of = _reasoning_text if text_type is ev.Reasoning else _TEXT_OF[endpoint]
+    return split_around_text(frame, text_of) if sse.is_single_frame(frame) else None
 
 
 def _delta_text(chunk: object) -> object:
     match chunk:
         case {"choices": [{"delta": {"content": text}}]}:
+            return text
+        case _:
+            return None
+
+
+def _reasoning_text(chunk: object) -> object:
+    """Return the reasoning, if it is in one field."""
+    match chunk:
+        case {"choices": [{"delta": {"reasoning_content": text, **others}}]} if not others.get("reasoning"):
+            return text
+        case {"choices": [{"delta": {"reasoning": text, **others}}]} if not others.get("reasoning_content"):
             return text
         case _:
             return None

@@ -194,13 +194,15 @@ class GeminiWriter:
                 pass  # hidden reasoning; other unknown fields, which have no equivalent
         return b""
 
-    def accepts_text(self, index: int) -> bool:
-        """Whether text is allowed now and would be an element without other members."""
-        return index not in self._logprobs and self._state_machine.accepts_text(index)
+    def accepts_text(self, index: int, text_type: type[ev.TextEvent]) -> bool:
+        """Whether a text or thought is allowed now and would be an element without other members."""
+        is_hidden = text_type is ev.Reasoning and not self._dialect.includes_thoughts
+        return not is_hidden and index not in self._logprobs and self._state_machine.accepts_text(index)
 
-    def split_text(self, index: int, sent: bytes) -> Affixes | None:
+    def split_text(self, index: int, sent: bytes, text_type: type[ev.TextEvent]) -> Affixes | None:
         """Return the bytes around a further text of a candidate."""
-        return self._text_affixes(index, is_thought=False) if (index, False) in self._text_templates else None
+        is_thought = text_type is ev.Reasoning
+        return self._text_affixes(index, is_thought=is_thought) if (index, is_thought) in self._text_templates else None
 
     def end(self) -> bytes:
         """Return the last element, with finish reasons and usage; after a failure only the end."""

@@ -63,11 +63,11 @@ class MessagesWriter:
             return self._emitter.add_text(event.text)
         return self._send(event)
 
-    def accepts_text(self, index: int) -> bool:
-        """Whether text is allowed now and would extend the open block."""
-        return self._open_event_type is ev.Text and self._state_machine.accepts_text(index)
+    def accepts_text(self, index: int, text_type: type[ev.TextEvent]) -> bool:
+        """Whether text or thinking is allowed now and would extend the open block."""
+        return self._open_event_type is text_type and self._state_machine.accepts_text(index)
 
-    def split_text(self, index: int, sent: bytes) -> Affixes | None:
+    def split_text(self, index: int, sent: bytes, text_type: type[ev.TextEvent]) -> Affixes | None:
         """Return the bytes around a further text of the open block."""
         return self._emitter.text_affixes
 

@@ -129,13 +129,14 @@ class OllamaWriter:
                 pass  # not supported by Ollama
         return b""
 
-    def accepts_text(self, index: int) -> bool:
-        """Whether text is allowed now."""
+    def accepts_text(self, index: int, text_type: type[ev.TextEvent]) -> bool:
+        """Whether text or thinking is allowed now."""
         return self._state_machine.accepts_text(index)
 
-    def split_text(self, index: int, sent: bytes) -> Affixes | None:
+    def split_text(self, index: int, sent: bytes, text_type: type[ev.TextEvent]) -> Affixes | None:
         """Return the bytes around a further text."""
-        return split_at_marker(self._encode_line(self._dialect.content_fields(TEXT_MARKER)))
+        texts = ("", TEXT_MARKER) if text_type is ev.Reasoning else (TEXT_MARKER,)
+        return split_at_marker(self._encode_line(self._dialect.content_fields(*texts)))
 
     def end(self) -> bytes:
         """Return the last line, with finish reason and usage; nothing after a failure."""

@@ -54,13 +54,14 @@ class ResponsesWriter:
         self._write_event(event)
         return self._emitter.drain()
 
-    def accepts_text(self, index: int) -> bool:
-        """Whether text is allowed now and would be a delta without logprobs."""
-        return self._text is not None and self._state_machine.accepts_text(index)
+    def accepts_text(self, index: int, text_type: type[ev.TextEvent]) -> bool:
+        """Whether text or reasoning is allowed now and would be a delta of the open part, without logprobs."""
+        return self._open_text(text_type) is not None and self._state_machine.accepts_text(index)
 
-    def split_text(self, index: int, sent: bytes) -> TextEncoder | None:
+    def split_text(self, index: int, sent: bytes, text_type: type[ev.TextEvent]) -> TextEncoder | None:
         """Return an encoder of deltas of the open part: each has a number."""
-        return None if self._text is None else partial(self._emitter.encode_verbatim, self._text)
+        text_part = self._open_text(text_type)
+        return None if text_part is None else partial(self._emitter.encode_verbatim, text_part)
 
     def end(self) -> bytes:
         """Return the terminal event, which contains the usage.
@@ -115,6 +116,13 @@ class ResponsesWriter:
                 pass  # not supported by this dialect
             case _:
                 assert_never(event)
+
+    def _open_text(self, text_type: type[ev.TextEvent]) -> TextAccumulator | None:
+        """Return the open part if the next text of this type is a delta of it, without logprobs."""
+        text_part = self._current_part
+        if text_type is ev.Text or text_part is None or self._logprobs:
+            return self._text if text_type is ev.Text else None
+        return text_part if text_part.kind == self._dialect.reasoning_part_type else None
 
     def _ensure_created(self) -> None:
         if not self._emitter.has_started:
