@@ -22,15 +22,11 @@ class Endpoint(StrEnum):
     MESSAGES = "messages"
     GEMINI = "gemini"
 
-    @property
-    def is_chat(self) -> bool:
+    def __init__(self, name: str) -> None:
+        self.is_chat: bool = name == "chat"
         """Whether this is chat, and not legacy completions."""
-        return self is Endpoint.CHAT
-
-    @property
-    def finish_reasons(self) -> frozenset[str]:
+        self.finish_reasons: frozenset[str] = _TEXT_FINISH_REASONS if name == "completions" else _FINISH_REASONS
         """OpenAI's finish reasons that its answers can have."""
-        return _TEXT_FINISH_REASONS if self is Endpoint.COMPLETIONS else _FINISH_REASONS
 
 
 CHUNK_OBJECT = {Endpoint.CHAT: "chat.completion.chunk", Endpoint.COMPLETIONS: "text_completion"}

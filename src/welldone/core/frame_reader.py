@@ -102,11 +102,15 @@ class FrameReader(ABC, Generic[Output]):
             self.repair_log.frame += 1
             self.repair_log.byte = frame.byte
         raw, data = frame.raw, frame.data
-        if data is not None and not self._is_mid_frame and data[:1] != b" " and _is_regular(frame, data):
+        if data is not None and not self._is_mid_frame and data[:1] != b" ":
+            is_plain = len(raw) == len(data) + 8 and raw.startswith(sse.DATA_PREFIX) and raw.endswith(sse.FRAME_END)
+            if raw == sse.DONE and not self._pieces:
+                self._read_done(data, frame, out)
+                return out
             # Common case: one correctly framed data line with strict JSON.
-            value = parse_strict(data)
+            value = parse_strict(data) if is_plain or _is_regular(frame, data) else None
             if type(value) is dict:
-                if len(raw) != len(data) + 8:  # a name or CR LF, which only other dialects have
+                if not is_plain:
                     rule = "sse-no-event-name" if frame.event else "sse-lf-only"
                     self.repair_log.record(rule, frame.event and f"event: {frame.event}")
                 if not data.isascii():
@@ -239,10 +243,8 @@ class FrameReader(ABC, Generic[Output]):
 
 
 def _is_regular(frame: sse.Frame, data: bytes) -> bool:
-    """Whether a frame has one data line, perhaps after the name of its event, or in Gemini's streams a CR LF."""
+    """Whether a frame has one data line after the name of its event, or in Gemini's streams one with CR LF."""
     raw = frame.raw
-    if len(raw) == len(data) + 8 and raw.startswith(sse.DATA_PREFIX):
-        return raw.endswith(sse.FRAME_END)
     return raw == sse.named_frame(frame.event, data) or raw == b"".join((sse.DATA_PREFIX, data, b"\r\n\r\n"))
 
 

@@ -105,6 +105,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return tuple(map(str, self.evidence))
 
 
+_SEVERITIES = tuple(Severity)
 ANY = "any"
 """Form of a violation that is none of the others."""
 
@@ -132,7 +133,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def severity(self) -> Severity:
         """The severity of the worst form."""
-        return min((form.severity for form in self.forms.values()), key=[*Severity].index)
+        return min((form.severity for form in self.forms.values()), key=_SEVERITIES.index)
 
     @property
     def affects(self) -> tuple[str, ...]:
@@ -160,3 +161,5 @@ def _load_rules() -> dict[str, Rule]:
 
 RULES = _load_rules()
 """All rules by id, in the order of the families and of their files."""
+BREAKING_RULES: frozenset[str] = frozenset(id for id, rule in RULES.items() if rule.severity is Severity.BREAKS)
+"""Ids of the rules whose violation breaks clients, in some form."""

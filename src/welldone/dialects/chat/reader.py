@@ -128,7 +128,7 @@ class EventReader(FrameReader[Event]):
 
     def _read_done(self, text: bytes, frame: sse.Frame, out: list[Event]) -> None:
         self.repair_log.record_if(self.is_done, "end-done-last", "[DONE] again")
-        if text != b"[DONE]" or b"data: [DONE]" not in sse.split_lines(frame.raw):
+        if frame.raw != sse.DONE and (text != b"[DONE]" or b"data: [DONE]" not in sse.split_lines(frame.raw)):
             self.repair_log.record("end-done-exact", text.decode("utf-8", "replace"))
         self.is_done = True
         self.repair_log.is_over = self.chunks.is_finished

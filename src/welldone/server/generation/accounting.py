@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from welldone.core.catalog import RULES, Severity
+from welldone.core.catalog import BREAKING_RULES
 from welldone.core.continuation import ContinuationWay
 from welldone.core.events import Usage
 from welldone.server.access.limits import RateLimiter
@@ -33,7 +33,7 @@ class Accounting(NamedTuple):
         cached_tokens = 0 if usage is None else _cached_tokens(usage)
         if not answer.backend.is_third_party:
             # Our own engine deviates in the same way in every response: count only what breaks clients.
-            repairs = [entry for entry in repairs if RULES[entry.rule].severity is Severity.BREAKS]
+            repairs = [entry for entry in repairs if entry.rule in BREAKING_RULES]
         rules = tuple([entry.rule for entry in repairs])
         if rules:
             metrics.count_repairs(rules)

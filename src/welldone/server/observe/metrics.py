@@ -20,7 +20,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from welldone import __version__
-from welldone.core.catalog import RULES, Severity
+from welldone.core.catalog import BREAKING_RULES, RULES
 from welldone.gateway.queue import RequestQueue
 from welldone.server.observe.counters import (
     INTER_TOKEN_BUCKETS_S,
@@ -339,7 +339,7 @@ class Metrics(Collector):
         rules = tuple(rules)
         recent = self._recent[name].current()
         recent.repaired += 1
-        recent.breaking += any(rule in RULES and RULES[rule].severity is Severity.BREAKS for rule in rules)
+        recent.breaking += not BREAKING_RULES.isdisjoint(rules)
         for rule in rules:
             self._series["welldone_repairs"][name, rule if rule in RULES else OTHER] += 1
 
