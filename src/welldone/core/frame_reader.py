@@ -104,7 +104,7 @@ class FrameReader(ABC, Generic[Output]):
         raw, data = frame.raw, frame.data
         if data is not None and not self._is_mid_frame and data[:1] != b" ":
             is_plain = len(raw) == len(data) + 8 and raw.startswith(sse.DATA_PREFIX) and raw.endswith(sse.FRAME_END)
-            if raw == sse.DONE and not self._pieces:
+            if len(data) == 6 and raw == sse.DONE and not self._pieces:
                 self._read_done(data, frame, out)
                 return out
             # Common case: one correctly framed data line with strict JSON.

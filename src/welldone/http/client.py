@@ -176,6 +176,12 @@ class Exchange(SlicedProtocol):
         """Bytes of the request that are not sent yet."""
         return sum(map(len, self._request)) if self._transport is None else self._transport.get_write_buffer_size()
 
+    def data_received(self, data: bytes) -> None:
+        """Process the data. What the fast path accepts is one chunk, so it needs no turn."""
+        fast_path = self.fast_path
+        if fast_path is None or self._unprocessed or not self._is_between_chunks or not fast_path(data):
+            super().data_received(data)
+
     def _process(self, data: bytes) -> None:
         fast_path = self.fast_path
         if fast_path is not None and self._is_between_chunks:

@@ -101,10 +101,10 @@ class FastPath:
         """Return the violations so far, if something can be learnt from `data`."""
         if self._attempts == 0 or (self._template is not None and self._template.matches(data)):
             return None
-        # A writer may add what an earlier chunk has left.
-        if writer is not None and not any(writer.accepts_text(self._choice, text_type) for text_type in _TEXT_TYPES):
-            return None
-        return self._stream_part.repair_log.counts()
+        choice = self._choice
+        if writer is None or writer.accepts_text(choice, Text) or writer.accepts_text(choice, Reasoning):
+            return self._stream_part.repair_log.counts()
+        return None  # the writer may add what an earlier chunk has left
 
     def enter(
         self,

@@ -241,7 +241,8 @@ class Answer:
                 endpoint = dialect
             elif lease.upstream is not None and endpoint.is_chat:
                 body = with_reasoning_fields(body, reasoning_input_fields(lease.upstream, lease.model))
-            path, body = DIALECTS[endpoint].make_target(DIALECTS[endpoint].path, body, lease.model)
+            sent_dialect = DIALECTS[endpoint]
+            path, body = sent_dialect.make_target(sent_dialect.path, body, lease.model)
             encoded = [msgspec.json.encode(body)]
             estimate = attempt.output_estimate
             estimate.prompt_tokens = estimate_prompt_tokens(body, len(encoded[0]))

@@ -86,10 +86,11 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     on_end: Callable[[Json | None], None] | None = None
     """Called at the end with the complete response as an object, or None."""
 
-    @property
-    def is_same_dialect(self) -> bool:
-        """Whether the upstream speaks the client's dialect, which is not that of chat."""
-        return self.endpoint in SAME_DIALECT_ENDPOINTS
+    is_same_dialect: bool = False
+    """Whether the upstream speaks the client's dialect, which is not that of chat. It follows from `endpoint`."""
+
+    def __post_init__(self) -> None:
+        self.is_same_dialect = self.endpoint in SAME_DIALECT_ENDPOINTS
 
 
 def pipeline_factory(

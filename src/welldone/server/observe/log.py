@@ -242,7 +242,7 @@ class LineFormatter(logging.Formatter):
         if self._short is not None and message == _REQUEST and "duration_ms" in fields:
             return self._short.request(created, fields)
         text = text.translate(_CONTROLS)
-        shown = " ".join([self._shown_field(name, value) for name, value in fields.items()])
+        shown = " ".join([f"{name}={self._shown_value(value)}" for name, value in fields.items()])
         if self._short is not None:
             head = self._short.event(created, level, text, shown)
         else:
