@@ -91,6 +91,7 @@ class PassthroughRepairer(FrameReader[bytes]):
             None,
             None,
         )  # the last that was not decoded
+        self._has_begun_frame = False  # the last data ended within a frame
         self._learning_attempts = _LEARNING_ATTEMPTS
         self._map_failure: FailureMapper | None = None
         self._is_closed = False
@@ -180,11 +181,12 @@ class PassthroughRepairer(FrameReader[bytes]):
 
     def feed(self, data: bytes, part: int = 0) -> bytes:
         """Repair upstream bytes; return the bytes to send."""
-        if self._send_text is not None and self._template is not None and self.decoder.is_idle:
+        if self._send_text is not None and self._template is not None and not self._has_begun_frame:
             text = self._template.read(data, self._next_sequence_number)
             if text is not None:
-                self.decoder.offset += len(data)
-                return self._pass_text(text, self.decoder.offset - len(data))
+                byte = self.decoder.offset
+                self.decoder.offset = byte + len(data)
+                return self._pass_text(text, byte)
         self.has_content = False
         return b"".join([self.feed_frame(frame) for frame in self.decode_frames(data)])
 
@@ -206,6 +208,7 @@ class PassthroughRepairer(FrameReader[bytes]):
             yield frame
         if start < len(data):
             yield from super().decode_frames(data[start:])
+            self._has_begun_frame = not self.decoder.is_idle
 
     def feed_frame(self, frame: sse.Frame) -> bytes:
         """Repair a frame; return the bytes to send."""
